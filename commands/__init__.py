@@ -1,0 +1,1 @@
+"""One thin file per subcommand: parse, call one function below, render."""

@@ -1,0 +1,1 @@
+"""One round of decoding: draft, verify, accept, commit; the stop rule; lookup; cap control."""

@@ -1,0 +1,1 @@
+"""Drafter checkpoints, translated to one canonical config, and the models that read it."""

@@ -1,0 +1,42 @@
+"""What the decoding loop knows of a drafter."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import mlx.core as mx
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Proposals for the tokens after the anchor, lazy: `tokens` [n] target ids, `confidence` [n] in 0..1 or None."""
+
+    tokens: mx.array
+    confidence: mx.array | None
+
+
+class DrafterContext(Protocol):
+    """What a drafter remembers of one sequence: one row per token that the target's cache holds, never more."""
+
+    @property
+    def length(self) -> int:
+        """Rows held."""
+
+    def append(self, rows: mx.array) -> None:
+        """Add the tapped rows [1, n, taps * d] of n committed tokens."""
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """Arrays to evaluate with the round, so that no graph outlives it."""
+
+
+class Drafter(Protocol):
+    """Proposes tokens. `block` is the most it can propose a round, `taps` the hidden rows it reads (canonical ids)."""
+
+    block: int
+    taps: tuple[int, ...]
+
+    def new_context(self) -> DrafterContext:
+        """An empty context for one sequence."""
+
+    def draft(self, context: DrafterContext, anchor: mx.array, cap: int) -> Draft:
+        """Propose at most `cap` tokens to follow `anchor` [1], the newest token, which the context does not hold yet."""

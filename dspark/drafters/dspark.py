@@ -1,0 +1,124 @@
+"""The DSpark drafter: a bidirectional block, corrected left to right by a Markov head, rated by a confidence head."""
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from dspark.drafters.backbone import Backbone
+from dspark.drafters.config import ConfidenceConfig, DrafterConfig, MarkovConfig
+from dspark.drafters.context import ContextCache
+from dspark.drafters.drafter import Draft, DrafterContext
+from dspark.targets.target import Target
+
+
+class MarkovHead(nn.Module):
+    """Bias of step k from the token chosen at step k-1: W2 · W1[token] (specification 1.7, `vanilla`).
+
+    W1 is indexed by target ids; rows of W2 are draft ids.
+    """
+
+    def __init__(self, config: MarkovConfig, vocabulary: int, draft_vocabulary: int) -> None:
+        super().__init__()
+        self.markov_w1 = nn.Embedding(vocabulary, config.rank)
+        self.markov_w2 = nn.Linear(config.rank, draft_vocabulary, bias=False)
+
+
+class ConfidenceHead(nn.Module):
+    """Chance that the token of a step is accepted, before it is drawn: σ(P [h ; e] + b) (specification 1.8)."""
+
+    def __init__(self, config: ConfidenceConfig, hidden_size: int, rank: int) -> None:
+        super().__init__()
+        self.with_markov = config.with_markov
+        self.proj = nn.Linear(hidden_size + (rank if config.with_markov else 0), 1)
+
+    def __call__(self, hidden: mx.array, previous: mx.array | None) -> mx.array:
+        """[n] chances for hidden rows [n, d] and Markov embeddings [n, r] of the tokens before them."""
+        rows = mx.concatenate([hidden, previous], axis=-1) if self.with_markov else hidden
+        return mx.sigmoid(self.proj(rows).astype(mx.float32)).squeeze(-1)
+
+
+class DSparkModel(Backbone):
+    """The tensors of a checkpoint, under the names that all packagings share."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__(config)
+        if config.markov is not None:
+            self.markov_head = MarkovHead(config.markov, config.vocabulary, config.draft_vocabulary)
+        if config.confidence is not None:
+            rank = config.markov.rank if config.markov else 0
+            self.confidence_head = ConfidenceHead(config.confidence, config.hidden_size, rank)
+
+
+class DSparkDrafter:
+    """A DSpark head bound to a target. Greedy proposals; one evaluation for the whole draft."""
+
+    def __init__(
+        self,
+        config: DrafterConfig,
+        model: DSparkModel,
+        target: Target,
+        *,
+        embedding: nn.Module | None,
+        head: nn.Module | None,
+        d2t: mx.array | None,
+    ) -> None:
+        """`embedding` and `head` are the checkpoint's own tables, None to share the target's.
+
+        `d2t` [draft vocabulary] maps draft ids to target ids (absolute), None where they are the same.
+        """
+        self.config = config
+        self.block = config.block
+        self.taps = config.taps
+        self._model = model
+        self._embedding = embedding or target.embedding
+        self._head = head or target.head
+        self._d2t = d2t
+        self._dtype = model.norm.weight.dtype
+        masks = mx.full((1, config.block - 1), config.mask_id, dtype=mx.int32)
+        self._masks = self._embedding(masks).astype(self._dtype)
+        mx.eval(self._masks)
+
+    def new_context(self) -> ContextCache:
+        """An empty context for one sequence."""
+        return ContextCache(self._model)
+
+    def hidden(self, context: DrafterContext, anchor: mx.array) -> mx.array:
+        """Hidden rows [1, γ, d] of the block that starts at `anchor` [1], after the final norm."""
+        assert isinstance(context, ContextCache)
+        first = self._embedding(anchor[None]).astype(self._dtype)
+        block = mx.concatenate([first, self._masks], axis=1)
+        return self._model.norm(self._model(block, context.take_pending(), context.caches))
+
+    def draft(self, context: DrafterContext, anchor: mx.array, cap: int) -> Draft:
+        """Propose min(cap, block) tokens after `anchor`.
+
+        The block keeps its full width, since every slot sees every other; the head and the sequential steps run over the cap.
+        """
+        count = min(cap, self.block)
+        hidden = self.hidden(context, anchor)[0, :count]
+        return self.propose(hidden, anchor)
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Base logits [n, V_d] of hidden rows [n, d], before the Markov bias."""
+        return self._head(hidden)
+
+    def propose(self, hidden: mx.array, anchor: mx.array) -> Draft:
+        """The sequential part: greedy tokens [n] for hidden rows [n, d], each step biased by the token before it."""
+        base = self.logits(hidden)
+        if self.config.markov is None:
+            tokens = self._to_target(mx.argmax(base, axis=-1))
+            return Draft(tokens, self._confidence(hidden, None))
+        markov = self._model.markov_head
+        previous, chosen, embedded = anchor, [], []
+        for step in range(hidden.shape[0]):
+            row = markov.markov_w1(previous)
+            scores = base[step : step + 1] + markov.markov_w2(row)
+            previous = self._to_target(mx.argmax(scores, axis=-1))
+            chosen.append(previous)
+            embedded.append(row)
+        return Draft(mx.concatenate(chosen), self._confidence(hidden, mx.concatenate(embedded)))
+
+    def _to_target(self, ids: mx.array) -> mx.array:
+        return ids if self._d2t is None else self._d2t[ids]
+
+    def _confidence(self, hidden: mx.array, embedded: mx.array | None) -> mx.array | None:
+        return self._model.confidence_head(hidden, embedded) if self.config.confidence else None

@@ -1,0 +1,105 @@
+"""Every error the project raises on purpose.
+
+DSparkError
+├── UsageError               a flag, an arm or a file of the caller's that cannot be meant
+├── ModelNotFound            no such model on disk, and none could be fetched
+├── NetworkError             a download failed for want of a network
+├── StorageError             a folder cannot be read or written, or the disk is full
+├── CheckpointError          files that are not a loadable model
+│   ├── RemoteCodeRefused    the checkpoint wants Python of its own to be run
+│   └── DrafterFormatError   a drafter packaging that is unknown, incomplete or contradictory
+├── PairingError             drafter and target do not belong together
+├── PromptError              a prompt that is empty, or longer than the context window
+├── NotLoaded                the engine holds no model
+├── EngineBusy               another generation is running
+└── DecodingError            the decoder caught itself going wrong, and stopped
+    ├── VerifierError        logits that are not finite, or ids outside the vocabulary
+    └── RollbackError        a cache that did not give back what was asked of it
+
+A message is one line that says what happened and what to do next. The command line prints it and exits with `exit_code`;
+the server answers with `status`.
+"""
+
+from typing import ClassVar
+
+
+class DSparkError(Exception):
+    """Base of all errors meant for the user."""
+
+    exit_code: ClassVar[int] = 1
+    status: ClassVar[int] = 500
+
+
+class UsageError(DSparkError):
+    """The caller asked for something that does not exist or makes no sense."""
+
+    exit_code = 2
+    status = 422
+
+
+class ModelNotFound(DSparkError):
+    """The model is on none of the searched shelves."""
+
+    status = 404
+
+
+class NetworkError(DSparkError):
+    """A download could not be made."""
+
+    status = 503
+
+
+class StorageError(DSparkError):
+    """A folder or disk refused."""
+
+    status = 507
+
+
+class CheckpointError(DSparkError):
+    """The files do not make a loadable model."""
+
+    status = 400
+
+
+class RemoteCodeRefused(CheckpointError):
+    """The checkpoint would import Python of its own."""
+
+
+class DrafterFormatError(CheckpointError):
+    """The drafter's packaging is unknown, incomplete or contradicts itself."""
+
+
+class PairingError(DSparkError):
+    """Drafter and target do not fit each other."""
+
+    status = 400
+
+
+class PromptError(DSparkError):
+    """The prompt cannot be decoded from."""
+
+    status = 400
+
+
+class NotLoaded(DSparkError):
+    """No model is loaded."""
+
+    status = 503
+
+
+class EngineBusy(DSparkError):
+    """One generation at a time."""
+
+    status = 409
+
+
+class DecodingError(DSparkError):
+    """The decoder found its own state inconsistent."""
+
+
+class VerifierError(DecodingError):
+    """The target's output is not usable."""
+
+
+class RollbackError(DecodingError):
+    """A cache did not roll back exactly."""

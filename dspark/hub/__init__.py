@@ -1,0 +1,1 @@
+"""Finding, fetching and vetting checkpoints; the registry of pairs; the demo pair."""

@@ -1,0 +1,84 @@
+"""macOS."""
+
+import platform
+from collections.abc import Callable
+
+from dspark.machine import darwin_output as read
+from dspark.machine import shell
+from dspark.machine.facts import Chip, Memory, System
+
+SYSCTL = "/usr/sbin/sysctl"
+LEVEL_KEYS = tuple(
+    f"hw.perflevel{level}.{field}" for level in range(read.MAX_LEVELS) for field in ("name", "physicalcpu")
+)
+# Mini detail leaves serial numbers out; JSON keys do not change with the language of the system, as the labels do.
+PROFILER = ("/usr/sbin/system_profiler", "-json", "-detailLevel", "mini", "SPHardwareDataType", "SPDisplaysDataType")
+IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
+VM_STAT = ("/usr/bin/vm_stat",)
+MIB = 1024**2
+
+
+class Darwin:
+    """Answers from sysctl, vm_stat and ioreg, and from the slower system_profiler where those leave something open."""
+
+    def __init__(
+        self, output: Callable[..., str | None] = shell.output, architecture: str = platform.machine()
+    ) -> None:
+        self._output = output
+        self._architecture = architecture
+
+    def chip(self) -> Chip:
+        values = self._sysctl("machdep.cpu.brand_string", "hw.physicalcpu", "hw.ncpu", "hw.nperflevels", *LEVEL_KEYS)
+        groups = read.core_groups(values)
+        counts = [group.count for group in groups]
+        name = values.get("machdep.cpu.brand_string") or None
+        cores = read.number(values.get("hw.physicalcpu"))
+        if cores is None and counts:
+            cores = None if None in counts else sum(count for count in counts if count)
+        gpu_cores = read.ioreg_gpu_cores(self._output(*IOREG) or "")
+        # A translated process is shown an invented name, the same on every chip.
+        hidden = name is None or name.startswith("VirtualApple")
+        if hidden or cores is None or gpu_cores is None:
+            report = self._output(*PROFILER) or ""
+            name = (read.profiler_chip(report) or name) if hidden else name
+            cores = cores or read.profiler_cores(report)
+            gpu_cores = gpu_cores or read.profiler_gpu_cores(report)
+        return Chip(name, cores, groups, usable_cores=read.number(values.get("hw.ncpu")), gpu_cores=gpu_cores)
+
+    def system(self) -> System:
+        values = self._sysctl(
+            "kern.osproductversion", "sysctl.proc_translated", "hw.optional.arm64", "kern.hv_vmm_present"
+        )
+        translated = read.flag(values.get("sysctl.proc_translated"))
+        # The sysctl program may itself run natively below a translated shell.
+        if self._architecture == "x86_64" and read.flag(values.get("hw.optional.arm64")):
+            translated = True
+        return System(
+            name="macOS",
+            version=values.get("kern.osproductversion") or None,
+            architecture=self._architecture or None,
+            translated=translated,
+            virtual=read.flag(values.get("kern.hv_vmm_present")),
+        )
+
+    def memory(self) -> Memory:
+        values = self._sysctl(
+            "hw.memsize", "vm.swapusage", "kern.memorystatus_vm_pressure_level", "iogpu.wired_limit_mb"
+        )
+        page_size, counters = read.vm_stat(self._output(*VM_STAT) or "")
+        level = read.number(values.get("kern.memorystatus_vm_pressure_level"))
+        swap_total, swap_used = read.swap_usage(values.get("vm.swapusage"))
+        wired_limit = read.number(values.get("iogpu.wired_limit_mb"))
+        swapins = counters.get("Swapins")
+        return Memory(
+            total_bytes=read.number(values.get("hw.memsize")),
+            available_bytes=read.available_bytes(page_size, counters),
+            pressure=None if level is None else read.PRESSURE.get(level),
+            swap_total_bytes=swap_total,
+            swap_used_bytes=swap_used,
+            swapped_in_bytes=None if swapins is None or not page_size else swapins * page_size,
+            gpu_wired_limit_bytes=None if wired_limit is None else wired_limit * MIB,
+        )
+
+    def _sysctl(self, *keys: str) -> dict[str, str]:
+        return read.sysctl(self._output(SYSCTL, *keys) or "")

@@ -1,0 +1,111 @@
+"""What macOS's tools print, as values. Pure functions of text; a line that is missing or new is passed over.
+
+Lines are found by name, never by position: M5 adds memory-tagging lines to vm_stat, macOS 12 has unnamed core levels, M6 has
+three, and an unknown key leaves a complaint among sysctl's lines.
+"""
+
+import json
+import re
+from typing import Any
+
+from dspark.machine.facts import CoreGroup, Pressure
+
+PRESSURE: dict[int, Pressure] = {1: "normal", 2: "warning", 4: "critical"}
+MAX_LEVELS = 8
+UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+
+
+def sysctl(text: str) -> dict[str, str]:
+    """`key: value` lines."""
+    values = {}
+    for line in text.splitlines():
+        key, colon, value = line.partition(":")
+        if colon and "." in key and " " not in key.strip():
+            values[key.strip()] = value.strip()
+    return values
+
+
+def number(value: str | None) -> int | None:
+    """A whole number, or None for anything else."""
+    try:
+        return int(value) if value is not None else None
+    except ValueError:
+        return None
+
+
+def flag(value: str | None) -> bool | None:
+    """0 or 1."""
+    return {"0": False, "1": True}.get(value or "")
+
+
+def core_groups(values: dict[str, str]) -> tuple[CoreGroup, ...]:
+    """The performance levels, fastest first; none on Intel and on macOS 11."""
+    named = [f"hw.perflevel{level}." for level in range(MAX_LEVELS)]
+    prefixes = [prefix for prefix in named if f"{prefix}physicalcpu" in values or f"{prefix}name" in values]
+    levels = number(values.get("hw.nperflevels"))
+    return tuple(
+        CoreGroup(values.get(f"{prefix}name"), number(values.get(f"{prefix}physicalcpu")))
+        for prefix in prefixes[:levels]
+    )
+
+
+def swap_usage(value: str | None) -> tuple[int | None, int | None]:
+    """Total and used bytes of `vm.swapusage`."""
+    found = {
+        name: int(float(size) * UNITS[unit])
+        for name, size, unit in re.findall(r"(total|used) = ([\d.]+)([KMGT])", value or "")
+    }
+    return found.get("total"), found.get("used")
+
+
+def vm_stat(text: str) -> tuple[int, dict[str, int]]:
+    """Page size in bytes (0 when the header is missing), and the counters by name."""
+    size = re.search(r"page size of (\d+) bytes", text)
+    counters = {
+        name.strip('"'): int(count) for name, count in re.findall(r"^(\S[^:\n]*):\s+(\d+)\.\s*$", text, re.MULTILINE)
+    }
+    return int(size.group(1)) if size else 0, counters
+
+
+def available_bytes(page_size: int, counters: dict[str, int]) -> int | None:
+    """Free pages, and those whose content can be had again: file cache and purgeable. Activity Monitor counts alike."""
+    names = ("Pages free", "File-backed pages", "Pages purgeable")
+    if not page_size or any(name not in counters for name in names):
+        return None
+    return page_size * sum(counters[name] for name in names)
+
+
+def ioreg_gpu_cores(text: str) -> int | None:
+    """`gpu-core-count` of the first Apple GPU."""
+    found = re.search(r'"gpu-core-count"\s*=\s*(\d+)', text)
+    return int(found.group(1)) if found else None
+
+
+def profiler(text: str, section: str) -> dict[str, Any]:
+    """First entry of a section of `system_profiler -json`; empty for text that is not such JSON."""
+    try:
+        return dict(json.loads(text)[section][0])
+    except (ValueError, TypeError, KeyError, IndexError):
+        return {}
+
+
+def profiler_gpu_cores(text: str) -> int | None:
+    """GPU cores as SPDisplaysDataType gives them; displays hang below the GPU and do not count."""
+    return number(profiler(text, "SPDisplaysDataType").get("sppci_cores"))
+
+
+def profiler_chip(text: str) -> str | None:
+    """The chip's name; Intel has none here."""
+    name = profiler(text, "SPHardwareDataType").get("chip_type") or profiler(text, "SPDisplaysDataType").get(
+        "sppci_model"
+    )
+    return name if isinstance(name, str) and name.startswith("Apple") else None
+
+
+def profiler_cores(text: str) -> int | None:
+    """All CPU cores: `proc 12:0:8:4` (the kinds behind the total change order between versions), or a bare number."""
+    value = profiler(text, "SPHardwareDataType").get("number_processors")
+    if isinstance(value, int):
+        return value
+    found = re.match(r"proc (\d+)", value) if isinstance(value, str) else None
+    return int(found.group(1)) if found else None

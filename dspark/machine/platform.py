@@ -1,0 +1,44 @@
+"""The seam between what is asked of a machine and the operating system that answers."""
+
+import sys
+from typing import Protocol
+
+from dspark.machine.facts import Chip, Memory, System
+
+
+class Platform(Protocol):
+    """One operating system. No method raises; what cannot be read is None in the answer."""
+
+    def chip(self) -> Chip: ...
+
+    def system(self) -> System: ...
+
+    def memory(self) -> Memory:
+        """Cheap enough to be polled."""
+        ...
+
+
+class Unknown:
+    """Any other operating system: nothing is known, and nothing is guessed."""
+
+    def chip(self) -> Chip:
+        return Chip()
+
+    def system(self) -> System:
+        return System(name=sys.platform)
+
+    def memory(self) -> Memory:
+        return Memory()
+
+
+def current() -> Platform:
+    """The platform that this process runs on."""
+    if sys.platform == "darwin":
+        from dspark.machine.darwin import Darwin
+
+        return Darwin()
+    if sys.platform == "linux":
+        from dspark.machine.linux import Linux
+
+        return Linux()
+    return Unknown()

@@ -1,0 +1,1 @@
+"""Races between decoding settings: arms, prompts, trials, statistics, verdict, export."""

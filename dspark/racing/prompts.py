@@ -1,0 +1,102 @@
+"""Prompts of a race: the built-in set, a caller's own, and prompt files.
+
+A prompt file is JSON lines or text, in UTF-8. It is JSON lines when its name ends in `.jsonl` or `.json`, or when its first
+character that is no blank is `{`: an object a line, `prompt` a string, `class` a string if there is one, other keys
+ignored. Otherwise it is text with one prompt a line. Blank lines are skipped in both.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from dspark.errors import UsageError
+
+OWN_CLASS = "own"
+OVERALL = "overall"  # the name under which all classes together are reported
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One user turn, and the class that it is reported under."""
+
+    text: str
+    klass: str
+
+
+def builtin() -> list[Prompt]:
+    """Four classes (chat, code, math, copy) of three prompts; copy repeats or edits a text that it is given."""
+    return _read_json_lines(files("dspark.racing").joinpath("builtin.jsonl").read_text("utf-8"), "builtin.jsonl")
+
+
+def gather(texts: Sequence[str], prompt_files: Iterable[Path]) -> list[Prompt]:
+    """The caller's prompts in order, texts first; the built-in set where there are none. Raises UsageError."""
+    prompts = []
+    for text in texts:
+        if not text.strip():
+            raise UsageError("--prompt is empty; give it some text, or leave it out for the built-in prompts")
+        prompts.append(Prompt(_clean(text, "--prompt"), OWN_CLASS))
+    for path in prompt_files:
+        prompts += read_file(path)
+    return prompts or builtin()
+
+
+def read_file(path: Path) -> list[Prompt]:
+    """All prompts of one file, at least one. Raises UsageError with the line at fault."""
+    try:
+        content = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--prompt-file {path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
+    except FileNotFoundError as error:
+        raise UsageError(f"--prompt-file {path} does not exist; check the path") from error
+    except OSError as error:
+        raise UsageError(f"--prompt-file {path} cannot be read: {error.strerror or error}") from error
+    as_json = path.suffix.lower() in (".jsonl", ".json") or content.lstrip().startswith("{")
+    prompts = _read_json_lines(content, str(path)) if as_json else _read_text(content, str(path))
+    if not prompts:
+        raise UsageError(f"--prompt-file {path} holds no prompt; write one a line")
+    return prompts
+
+
+def _read_text(content: str, name: str) -> list[Prompt]:
+    lines = enumerate(content.splitlines(), start=1)
+    return [Prompt(_clean(line.strip(), f"{name}, line {number}"), OWN_CLASS) for number, line in lines if line.strip()]
+
+
+def _read_json_lines(content: str, name: str) -> list[Prompt]:
+    # Not splitlines(): a JSON string may hold U+2028 and its kind as they are.
+    lines = enumerate(content.split("\n"), start=1)
+    return [_read_json_line(line, f"{name}, line {number}") for number, line in lines if line.strip()]
+
+
+def _read_json_line(line: str, where: str) -> Prompt:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: not JSON ({_reason(error)}); one object a line") from error
+    if not isinstance(record, dict):
+        raise UsageError(f'{where}: not an object; write {{"prompt": "..."}}')
+    text, klass = record.get("prompt"), record.get("class", OWN_CLASS)
+    if not isinstance(text, str) or not text.strip():
+        wrong = "empty or no text" if "prompt" in record else "missing"
+        raise UsageError(f'{where}: `prompt` is {wrong}; write {{"prompt": "..."}}')
+    if not isinstance(klass, str) or not klass.strip():
+        raise UsageError(f"{where}: `class` must be a name, or left out")
+    klass = " ".join(_clean(klass, where).split())
+    if klass == OVERALL:
+        raise UsageError(f"{where}: the class name {OVERALL!r} stands for all classes together; take another")
+    return Prompt(_clean(text, where), klass)
+
+
+def _reason(error: Exception) -> str:
+    return error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep or number too long"
+
+
+def _clean(text: str, where: str) -> str:
+    """`text` as it is, unless it is no Unicode text (a lone surrogate, from a `\\ud800` or an undecodable argument)."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{where}: not valid Unicode text; check its encoding") from error
+    return text

@@ -1,0 +1,143 @@
+"""Runs a race: warms every arm alike, then goes through the schedule and records one trial after another."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dspark.decoding.events import Event, Finished
+from dspark.decoding.request import Request
+from dspark.errors import DSparkError, PromptError
+from dspark.racing.arms import Entrant
+from dspark.racing.decoder import Decoder
+from dspark.racing.prompts import Prompt
+from dspark.racing.trials import Slot, Trial, schedule
+
+WARM_UP_TOKENS = 32
+WARM_UP_PROMPT = (
+    "Say this twice: the tide comes in, the tide goes out, the tide comes in, the tide goes out. Then explain why."
+)
+
+
+@dataclass(frozen=True)
+class WarmingUp:
+    """`arm` is about to be warmed."""
+
+    arm: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """A trial begins; `index` of `total` have been run."""
+
+    slot: Slot
+    arm: str
+    index: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The decoder told something about the trial of `arm`."""
+
+    arm: str
+    event: Event
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A trial is complete and recorded."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class Failed:
+    """`arm` raised an error and takes no further part."""
+
+    arm: str
+    message: str
+
+
+Progress = WarmingUp | Started | Heard | Ended | Failed
+
+
+class Runner:
+    """A race that is under way. What was recorded stays when `run` is left early, by an interrupt for one.
+
+    Prompts are encoded at once; PromptError where one is empty or leaves no room for an answer in `context_window` tokens.
+    `clock` gives seconds. Between two events of a trial the caller's code is on that clock: keep it short.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        entrants: Sequence[Entrant],
+        prompts: Sequence[Prompt],
+        *,
+        max_tokens: int,
+        trials: int,
+        context_window: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.decoder = decoder
+        self.entrants = tuple(entrants)
+        self.prompts = tuple(prompts)
+        self.max_tokens = max_tokens
+        self.number_of_trials = trials
+        self.encoded = [self._encode(prompt, context_window) for prompt in prompts]
+        self.trials: list[Trial] = []
+        self.failures: dict[str, str] = {}
+        self._clock = clock
+
+    def run(self) -> Iterator[Progress]:
+        """Run everything, telling how it goes. An arm that raises a DSparkError drops out; the others go on."""
+        yield from self._warm_up()
+        slots = list(schedule(len(self.prompts), self.number_of_trials, len(self.entrants)))
+        for index, slot in enumerate(slots):
+            entrant = self.entrants[slot.arm]
+            if entrant.label in self.failures:
+                continue
+            yield Started(slot, entrant.label, index, len(slots))
+            try:
+                yield from self._trial(slot, entrant)
+            except DSparkError as error:
+                yield self._fail(entrant, error)
+
+    def _warm_up(self) -> Iterator[Progress]:
+        prompt = self.decoder.encode_chat(WARM_UP_PROMPT)
+        for entrant in self.entrants:
+            yield WarmingUp(entrant.label)
+            try:
+                for _ in self.decoder.generate(Request(prompt, WARM_UP_TOKENS, speculation=entrant.arm.options)):
+                    pass
+            except DSparkError as error:
+                yield self._fail(entrant, error)
+
+    def _trial(self, slot: Slot, entrant: Entrant) -> Iterator[Progress]:
+        request = Request(self.encoded[slot.prompt], self.max_tokens, speculation=entrant.arm.options)
+        begun = self._clock()
+        for event in self.decoder.generate(request):
+            if isinstance(event, Finished):
+                trial = Trial.of(
+                    slot, self.prompts[slot.prompt].klass, entrant.label, event, total_s=self._clock() - begun
+                )
+                self.trials.append(trial)
+                yield Ended(trial)
+            else:
+                yield Heard(entrant.label, event)
+
+    def _fail(self, entrant: Entrant, error: DSparkError) -> Failed:
+        message = " ".join(str(error).split()) or type(error).__name__
+        self.failures[entrant.label] = message
+        return Failed(entrant.label, message)
+
+    def _encode(self, prompt: Prompt, context_window: int) -> list[int]:
+        tokens = self.decoder.encode_chat(prompt.text)
+        shown = " ".join(prompt.text.split())[:40]
+        if not tokens:
+            raise PromptError(f"the prompt {shown!r} has no tokens; give it some text")
+        if len(tokens) >= context_window:
+            raise PromptError(
+                f"the prompt {shown!r} has {len(tokens)} tokens and the model's context holds {context_window}; shorten it"
+            )
+        return tokens

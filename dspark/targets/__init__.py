@@ -1,0 +1,1 @@
+"""A loaded target model: forward with hidden taps, cache checkpoint and rollback."""

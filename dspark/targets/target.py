@@ -1,0 +1,145 @@
+"""A target: the model whose every choice is final, its tokenizer, and a forward that can also report hidden rows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import load_model, load_tokenizer
+
+from dspark.errors import CheckpointError, PairingError, PromptError
+from dspark.targets.caches import TargetCache
+from dspark.targets.taps import HiddenTaps
+
+DEFAULT_CONTEXT_WINDOW = 4096
+
+
+class Target:
+    """A loaded model. Not safe for use from more than one thread."""
+
+    def __init__(self, model: nn.Module, tokenizer: TokenizerWrapper, config: dict[str, Any], path: Path) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.config = config
+        self.path = path
+        self._taps: HiddenTaps | None = None
+
+    @classmethod
+    def load(cls, path: Path, *, trust_remote_code: bool = False) -> "Target":
+        """Load the mlx-lm model folder at `path`.
+
+        Raises:
+            CheckpointError: the folder is not a model that mlx-lm can load.
+        """
+        try:
+            model, config = load_model(path, trust_remote_code=trust_remote_code)
+            tokenizer = load_tokenizer(
+                path, {"trust_remote_code": trust_remote_code}, eos_token_ids=config.get("eos_token_id")
+            )
+        except json.JSONDecodeError as error:
+            raise CheckpointError(f"{path} has a broken JSON file ({error}); fetch the model again") from error
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
+            raise CheckpointError(f"{path} cannot be loaded as a model: {_first_line(error)}") from error
+        return cls(model, tokenizer, config, path)
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The decoder layers, in order."""
+        return list(self.model.layers)
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the output head: every id below this can be emitted."""
+        return int(self._text_config["vocab_size"])
+
+    @property
+    def hidden_size(self) -> int:
+        """Width d of the residual stream."""
+        return int(self._text_config["hidden_size"])
+
+    @property
+    def context_window(self) -> int:
+        """Positions the model was made for."""
+        return int(self._text_config.get("max_position_embeddings") or DEFAULT_CONTEXT_WINDOW)
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """Ids that end an answer."""
+        return frozenset(int(token) for token in self.tokenizer.eos_token_ids)
+
+    @property
+    def family(self) -> str:
+        """mlx-lm's name of the architecture, such as `llama`."""
+        return str(self.config.get("model_type", "unknown"))
+
+    @property
+    def _text_config(self) -> dict[str, Any]:
+        return dict(self.config.get("text_config") or self.config)
+
+    @property
+    def embedding(self) -> nn.Module:
+        """The input embedding table, possibly quantized.
+
+        Raises:
+            PairingError: the family keeps it under a name that is not known here.
+        """
+        return self._module_named("embed_tokens")
+
+    def head(self, hidden: mx.array) -> mx.array:
+        """The output head: [..., d] after the final norm to logits [..., V], without any softcap."""
+        try:
+            return self._module_named("lm_head")(hidden)
+        except PairingError:
+            return self.embedding.as_linear(hidden)
+
+    def _module_named(self, name: str) -> nn.Module:
+        for path, module in self.model.named_modules():
+            if path.rsplit(".", 1)[-1] == name:
+                return module
+        raise PairingError(f"the {self.family} family has no module `{name}` that a drafter could share; use --arm lookup")
+
+    def new_cache(self) -> TargetCache:
+        """An empty cache for one sequence."""
+        return TargetCache(make_prompt_cache(self.model))
+
+    def tap(self, ids: tuple[int, ...]) -> None:
+        """Choose which hidden rows `forward` reports; the empty tuple turns reporting off."""
+        self._taps = HiddenTaps(self.layers, ids) if ids else None
+
+    def forward(self, tokens: mx.array, cache: TargetCache) -> tuple[mx.array, mx.array | None]:
+        """Run `tokens` [1, w] on top of `cache`; returns logits [1, w, V] and tapped rows [1, w, taps * d] (lazy).
+
+        The cache then holds w more tokens.
+        """
+        width = tokens.shape[1]
+        if self._taps is None:
+            logits, rows = self.model(tokens, cache=cache.entries), None
+        else:
+            with self._taps.recording() as joined:
+                logits = self.model(tokens, cache=cache.entries)
+                rows = joined()
+        cache.advance(width)
+        return logits, rows
+
+    def encode_chat(self, prompt: str) -> list[int]:
+        """Token ids of one user turn behind the model's chat template (of the bare text where it has none).
+
+        Raises:
+            PromptError: nothing remains after encoding.
+        """
+        if self.tokenizer.has_chat_template:
+            messages = [{"role": "user", "content": prompt}]
+            ids = list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True))
+        else:
+            ids = list(self.tokenizer.encode(prompt))
+        if not ids:
+            raise PromptError("the prompt is empty after tokenization; give it some text")
+        return ids
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no details'}"

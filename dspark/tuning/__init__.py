@@ -1,0 +1,1 @@
+"""Cost curves and what is derived from them. Pure: nothing here touches MLX."""

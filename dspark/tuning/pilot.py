@@ -1,0 +1,197 @@
+"""Who decides, round by round, what to propose and how much of it to verify. Pure: no MLX, no clock.
+
+At temperature 0 every choice made here is lossless; it only decides the speed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from dspark.tuning.acceptance import DraftAcceptance, LookupAcceptance
+from dspark.tuning.costs import CostModel
+
+Source = Literal["drafter", "lookup", "plain"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the next round proposes: at most `cap` tokens from `source`."""
+
+    source: Source
+    cap: int
+
+
+PLAIN = Plan("plain", 0)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a round came to: `verified` proposals of a draft of `cap`, `accepted` of them."""
+
+    source: Source
+    cap: int
+    verified: int
+    accepted: int
+    match_length: int = 0
+    confidences: tuple[float, ...] | None = None
+
+
+class Pilot(Protocol):
+    """Plans rounds and learns from them. `reads_confidence` asks for the confidences before a draft is verified."""
+
+    reads_confidence: bool
+
+    def plan(self, match_length: int, match_tokens: int, room: int) -> Plan:
+        """The next round, given the lookup match at hand and `room` for proposals."""
+
+    def trim(self, confidences: Sequence[float] | None, count: int) -> int:
+        """How many of `count` drafted proposals to verify."""
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a finished round."""
+
+    def surely_plain(self, match_length: int) -> bool:
+        """Whether the round after next is plain whatever the next token is (the match can grow by one at most)."""
+
+
+class PlainPilot:
+    """Never proposes anything."""
+
+    reads_confidence = False
+
+    def plan(self, match_length: int, match_tokens: int, room: int) -> Plan:
+        return PLAIN
+
+    def trim(self, confidences: Sequence[float] | None, count: int) -> int:
+        return 0
+
+    def observe(self, outcome: Outcome) -> None:
+        pass
+
+    def surely_plain(self, match_length: int) -> bool:
+        return True
+
+
+class FixedPilot:
+    """Always drafts up to a fixed cap, or looks up where the match is long; a confidence threshold cuts drafts short."""
+
+    # With a drafter at hand a short match is the worse guess.
+    HYBRID_MATCH = 5
+
+    def __init__(self, cap: int, *, drafter: bool, lookup: bool, confidence: float = 0.0) -> None:
+        self._cap = cap
+        self._drafter = drafter
+        self._lookup_from = (self.HYBRID_MATCH if drafter else 1) if lookup else None
+        self._confidence = confidence
+        self.reads_confidence = confidence > 0
+
+    def plan(self, match_length: int, match_tokens: int, room: int) -> Plan:
+        cap = min(self._cap, room)
+        if cap <= 0:
+            return PLAIN
+        if self._lookup_from is not None and match_tokens and match_length >= self._lookup_from:
+            return Plan("lookup", min(cap, match_tokens))
+        return Plan("drafter", cap) if self._drafter else PLAIN
+
+    def trim(self, confidences: Sequence[float] | None, count: int) -> int:
+        if confidences is None or self._confidence <= 0:
+            return count
+        return next((k for k, c in enumerate(confidences[:count]) if c < self._confidence), count)
+
+    def observe(self, outcome: Outcome) -> None:
+        pass
+
+    def surely_plain(self, match_length: int) -> bool:
+        return not self._drafter and (self._lookup_from is None or match_length == 0)
+
+
+class AutoPilot:
+    """Weighs expected tokens against measured cost, in units of one plain step, and parks what does not pay.
+
+    A round that settles t tokens at the cost of c plain steps gains t - c. Drafting is tried while its recent gain is
+    positive; otherwise it is parked, for longer each time, and then tried once more. A drafted block is verified up to the
+    length that maximizes expected tokens less cost, cost counted at the rate decoding currently reaches.
+    """
+
+    _FIRST_PARK_ROUNDS = 8
+    _LONGEST_PARK_ROUNDS = 64
+    _GAIN_MEMORY = 0.15
+    _HOPE = 0.1  # what drafting is credited with before it is tried
+
+    def __init__(self, costs: CostModel, *, max_cap: int, block: int, lookup: bool) -> None:
+        """`block` is the drafter's, 0 without one; `max_cap` bounds every round."""
+        self._costs = costs
+        self._max_cap = max_cap
+        self._block = min(block, max_cap)
+        self._lookup = lookup
+        self._drafts = DraftAcceptance(block)
+        self._matches = LookupAcceptance()
+        self._gain = self._HOPE
+        self._rate = 1.0
+        self._parked = 0
+        self._park_rounds = self._FIRST_PARK_ROUNDS
+        self.reads_confidence = True
+
+    def plan(self, match_length: int, match_tokens: int, room: int) -> Plan:
+        room = min(room, self._max_cap)
+        if room <= 0:
+            return PLAIN
+        lookup, lookup_gain = self._best_lookup(match_length, min(match_tokens, room))
+        if self._block and self._parked:
+            self._parked -= 1
+        if self._drafting and self._gain > max(lookup_gain, 0.0):
+            return Plan("drafter", min(self._block, room))
+        return lookup
+
+    @property
+    def _drafting(self) -> bool:
+        return self._block > 0 and self._parked == 0
+
+    def _best_lookup(self, match_length: int, tokens: int) -> tuple[Plan, float]:
+        if not self._lookup or tokens <= 0:
+            return PLAIN, 0.0
+        chance = self._matches.chance(match_length)
+        count, value = self._best_count([chance ** (k + 1) for k in range(tokens)])
+        return (Plan("lookup", count), value) if count else (PLAIN, 0.0)
+
+    def _best_count(self, survival: Sequence[float]) -> tuple[int, float]:
+        """The number of proposals to verify, and its expected gain over a plain step at the current rate."""
+        best, best_value, tokens = 0, 0.0, 0.0
+        for count, chance in enumerate(survival, start=1):
+            tokens += chance
+            value = tokens - self._rate * (self._steps(1 + count) - 1.0)
+            if value > best_value:
+                best, best_value = count, value
+        return best, best_value
+
+    def _steps(self, width: int) -> float:
+        return self._costs.verify_ms(width) / self._costs.plain_ms
+
+    def trim(self, confidences: Sequence[float] | None, count: int) -> int:
+        return self._best_count(self._drafts.survival(confidences, count))[0]
+
+    def observe(self, outcome: Outcome) -> None:
+        cost = self._steps(1 + outcome.verified)
+        if outcome.source == "drafter":
+            cost += self._costs.draft_ms(outcome.cap) / self._costs.plain_ms
+            self._drafts.observe(outcome.confidences, outcome.verified, outcome.accepted)
+            self._judge(outcome.accepted + 1 - cost)
+        elif outcome.source == "lookup":
+            self._matches.observe(outcome.match_length, outcome.verified, outcome.accepted)
+        self._rate += 0.05 * (max((outcome.accepted + 1) / cost, 0.0) - self._rate)
+        self._rate = min(max(self._rate, 1.0), 4.0)
+
+    def _judge(self, gain: float) -> None:
+        self._gain += self._GAIN_MEMORY * (gain - self._gain)
+        if self._gain < 0.0:
+            self._parked = self._park_rounds
+            self._park_rounds = min(2 * self._park_rounds, self._LONGEST_PARK_ROUNDS)
+            # One failed trial parks it again, one good one keeps it.
+            self._gain = 0.01
+        elif self._gain > self._HOPE:
+            self._park_rounds = self._FIRST_PARK_ROUNDS
+
+    def surely_plain(self, match_length: int) -> bool:
+        if self._block and self._parked <= 2:
+            return False
+        return not self._lookup or self._best_lookup(match_length + 1, match_length + 1)[0] is PLAIN
