@@ -41,15 +41,22 @@ def table(*columns: str, title: str | None = None, numeric: tuple[str, ...] = ()
     return drawn
 
 
-def print_lines(console: Console, text: str, *, indent: int = 0, style: str | None = None) -> None:
-    """Print `text` wrapped at the console's width, `indent` columns in; long words stay whole, for copying."""
-    margin = " " * indent
+def print_lines(console: Console, text: str, *, indent: int = 0, hanging: int = 0, style: str | None = None) -> None:
+    """Print `text` wrapped at the console's width, `indent` columns in, the lines after the first `hanging` more.
+
+    Long words stay whole, so that paths can be copied.
+    """
+    first, later = " " * indent, " " * (indent + hanging)
     for paragraph in text.splitlines():
         lines = textwrap.wrap(
-            paragraph, max(console.width, indent + 20), initial_indent=margin, subsequent_indent=margin,
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
-        for line in lines:
+            paragraph,
+            max(console.width, len(later) + 20),
+            initial_indent=first,
+            subsequent_indent=later,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in lines or [""]:
             print_verbatim(console, line, style=style)
 
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Source = Literal["drafter", "lookup", "plain"]
+from dspark.tuning.pilot import Source
+
 FinishReason = Literal["stop", "length", "cancelled"]
 
 

@@ -79,17 +79,22 @@ class LookupIndex:
         self._end.append(end)
         return len(self._next) - 1
 
+    @property
+    def suffix_length(self) -> int:
+        """How many of the newest tokens, taken together, also end somewhere earlier."""
+        link = self._link[self._last]
+        return self._length[link] if link > 0 else 0
+
     def match(self, limit: int = MAX_DRAFT_TOKENS) -> Match:
         """The longest earlier occurrence of the newest tokens and what followed it.
 
         At most as many tokens are proposed as matched, and at most `limit`: a long match is a reason to trust a long draft.
         Where the occurrence overlaps the end, the text is periodic and the period is continued.
         """
-        link = self._link[self._last]
-        length = self._length[link] if link > 0 else 0
+        length = self.suffix_length
         if length < MIN_MATCH_TOKENS:
             return NO_MATCH
-        after = self._end[link] + 1
+        after = self._end[self._link[self._last]] + 1
         period = len(self.tokens) - after
         count = min(limit, length)
         return Match(length, tuple(self.tokens[after + i % period] for i in range(count)))

@@ -1,6 +1,7 @@
 """Counting what a generation does, round by round."""
 
-from dspark.decoding.events import Source, Statistics
+from dspark.decoding.events import Statistics
+from dspark.tuning.pilot import Source
 
 
 class Tally:

@@ -19,9 +19,9 @@ MANTISSA_BITS = {"float32": 23, "float16": 10, "bfloat16": 7}
 TIE_ULPS = {"float32": 256, "float16": 16, "bfloat16": 4}
 """How many units in the last place two logits may lie apart and still be called tied.
 
-The error of a logit grows with the depth of the sum behind it, not with the format alone: float32 keeps every intermediate
-result and needs room for a whole network's rounding, while the half formats round the finished logits themselves, so that
-a few of their steps hold all of it.
+The error of a logit grows with the depth of the sum behind it, not with the format alone: float32 keeps every
+intermediate result and needs room for a whole network's rounding, while the half formats round the finished logits
+themselves, so that a few of their steps hold all of it.
 """
 
 LOOP_REPEATS = 4
@@ -36,7 +36,7 @@ class TopTwo:
     first: int
     second: int
     gap: float
-    logit: float = 32.0  # logits of language models seldom leave ±32
+    logit: float
 
 
 @dataclass(frozen=True)

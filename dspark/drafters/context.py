@@ -18,30 +18,51 @@ class ContextCache:
     def __init__(self, backbone: Backbone) -> None:
         self._backbone = backbone
         self.caches = [KVCache() for _ in backbone.layers]
+        self._projected = 0
         self._pending: list[mx.array] = []
-        self._pending_rows = 0
 
     @property
     def length(self) -> int:
         """Committed tokens held."""
-        return int(self.caches[0].offset) + self._pending_rows
+        return self._projected + self._pending_rows
+
+    @property
+    def _pending_rows(self) -> int:
+        return sum(rows.shape[1] for rows in self._pending)
 
     def append(self, rows: mx.array) -> None:
         """Add tapped rows [1, n, m·d] of n committed tokens."""
         self._pending.append(rows)
-        self._pending_rows += rows.shape[1]
         if self._pending_rows > _PENDING_ROWS:
-            features = self.take_pending()
+            features = self.pending_features()
             assert features is not None
             self._backbone.absorb(features, self.caches)
+            self.settle_pending()
 
-    def take_pending(self) -> mx.array | None:
-        """Context features [1, n, d] of the rows not projected yet, which the caller must now put into `caches`."""
+    def pending_features(self) -> mx.array | None:
+        """Context features [1, n, d] of the rows that are not in `caches` yet, or None."""
         if not self._pending:
             return None
         rows = self._pending[0] if len(self._pending) == 1 else mx.concatenate(self._pending, axis=1)
-        self._pending, self._pending_rows = [], 0
         return self._backbone.features(rows)
+
+    def settle_pending(self) -> None:
+        """The pending rows are now in `caches`."""
+        self._projected += self._pending_rows
+        self._pending = []
+
+    def truncate(self, length: int) -> None:
+        """Forget rows after the first `length`, and whatever a failed draft left in some caches only."""
+        keep = max(length - self._projected, 0)
+        kept: list[mx.array] = []
+        for rows in self._pending:
+            if keep > 0:
+                kept.append(rows[:, :keep])
+                keep -= kept[-1].shape[1]
+        self._pending = kept
+        self._projected = min(self._projected, length)
+        for cache in self.caches:
+            cache.trim(cache.offset - self._projected)
 
     @property
     def arrays(self) -> list[mx.array]:

@@ -24,6 +24,9 @@ class DrafterContext(Protocol):
     def append(self, rows: mx.array) -> None:
         """Add the tapped rows [1, n, taps * d] of n committed tokens."""
 
+    def truncate(self, length: int) -> None:
+        """Forget rows after the first `length`; only ever asked when an answer ends."""
+
     @property
     def arrays(self) -> list[mx.array]:
         """Arrays to evaluate with the round, so that no graph outlives it."""

@@ -2,6 +2,7 @@
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_flatten
 
 from dspark.drafters.backbone import Backbone
 from dspark.drafters.config import ConfidenceConfig, DrafterConfig, MarkovConfig
@@ -69,13 +70,21 @@ class DSparkDrafter:
         self.block = config.block
         self.taps = config.taps
         self._model = model
-        self._embedding = embedding or target.embedding
-        self._head = head or target.head
+        self._own_embedding, self._own_head = embedding, head
+        self._embedding = embedding if embedding is not None else target.embedding
+        self._head = head if head is not None else target.head
         self._d2t = d2t
         self._dtype = model.norm.weight.dtype
         masks = mx.full((1, config.block - 1), config.mask_id, dtype=mx.int32)
         self._masks = self._embedding(masks).astype(self._dtype)
         mx.eval(self._masks)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Memory held beyond the tables shared with the target."""
+        own = [array for _, array in tree_flatten(self._model.parameters())]
+        own += [module.weight for module in (self._own_embedding, self._own_head) if module is not None]
+        return sum(array.nbytes for array in own)
 
     def new_context(self) -> ContextCache:
         """An empty context for one sequence."""
@@ -86,7 +95,9 @@ class DSparkDrafter:
         assert isinstance(context, ContextCache)
         first = self._embedding(anchor[None]).astype(self._dtype)
         block = mx.concatenate([first, self._masks], axis=1)
-        return self._model.norm(self._model(block, context.take_pending(), context.caches))
+        hidden = self._model(block, context.pending_features(), context.caches)
+        context.settle_pending()
+        return self._model.norm(hidden)
 
     def draft(self, context: DrafterContext, anchor: mx.array, cap: int) -> Draft:
         """Propose min(cap, block) tokens after `anchor`.

@@ -65,7 +65,9 @@ def refuse_drafter(folder: Path) -> None:
     """
     reason = _drafter_sign(checkpoint.read_config(folder)) or _drafter_tensors(checkpoint.tensor_names(folder))
     if reason:
-        raise CheckpointError(f"{folder} is a drafter, not a chat model ({reason}): pass it as --drafter, and its target as --model")
+        raise CheckpointError(
+            f"{folder} is a drafter, not a chat model ({reason}): pass it as --drafter, and its target as --model"
+        )
 
 
 def _drafter_sign(config: dict[str, Any]) -> str | None:

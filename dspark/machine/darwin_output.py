@@ -1,7 +1,7 @@
 """What macOS's tools print, as values. Pure functions of text; a line that is missing or new is passed over.
 
-Lines are found by name, never by position: M5 adds memory-tagging lines to vm_stat, macOS 12 has unnamed core levels, M6 has
-three, and an unknown key leaves a complaint among sysctl's lines.
+Lines are found by name, never by position: M5 adds memory-tagging lines to vm_stat, macOS 12 has unnamed core levels,
+M6 has three, and an unknown key leaves a complaint among sysctl's lines.
 """
 
 import json

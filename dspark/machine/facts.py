@@ -9,7 +9,7 @@ Pressure = Literal["normal", "warning", "critical"]
 
 @dataclass(frozen=True)
 class CoreGroup:
-    """Cores of one kind, under the name that the system gives the kind ("Performance", "Super"); macOS 12 gives none."""
+    """Cores of one kind, under the system's own name for it ("Performance", "Super"); macOS 12 has no names."""
 
     name: str | None
     count: int | None
@@ -42,6 +42,13 @@ class System:
     architecture: str | None = None
     translated: bool | None = None
     virtual: bool | None = None
+
+    @property
+    def label(self) -> str:
+        """`macOS 26.5`; a Linux version is the distribution's own name for itself."""
+        if self.name == "Linux" and self.version:
+            return self.version
+        return " ".join(word for word in (self.name, self.version) if word)
 
 
 @dataclass(frozen=True)

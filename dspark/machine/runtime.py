@@ -1,10 +1,13 @@
 """The Python packages that do the work, and the device that MLX computes on."""
 
 import platform
-from importlib import metadata
+from dataclasses import replace
+from importlib import import_module, metadata
 
 from dspark import __version__
 from dspark.machine.facts import Runtime
+
+PACKAGE = "mlx-dspark"
 
 
 def describe() -> Runtime:
@@ -18,15 +21,16 @@ def describe() -> Runtime:
         gpu = mx.default_device().type == mx.DeviceType.gpu
         info = mx.device_info()
     except Exception as error:  # a broken install raises whatever its loader raises
-        return Runtime(**{**vars(stack), "mlx_error": f"{type(error).__name__}: {error}"})
-    return Runtime(
-        **{
-            **vars(stack),
-            "device": "gpu" if gpu else "cpu",
-            "device_name": info.get("device_name"),
-            "gpu_architecture": info.get("architecture") if gpu else None,
-            "working_set_bytes": info.get("max_recommended_working_set_size"),
-        }
+        return replace(stack, mlx_error=f"{type(error).__name__}: {error}")
+    name, architecture, working_set = (
+        info.get(key) for key in ("device_name", "architecture", "max_recommended_working_set_size")
+    )
+    return replace(
+        stack,
+        device="gpu" if gpu else "cpu",
+        device_name=name if isinstance(name, str) else None,
+        gpu_architecture=architecture if gpu and isinstance(architecture, str) else None,
+        working_set_bytes=working_set if isinstance(working_set, int) else None,
     )
 
 
@@ -38,23 +42,51 @@ def version(package: str) -> str | None:
         return None
 
 
-def required(package: str) -> str | None:
-    """The versions of `package` that this installation of mlx-dspark asks for, as in `>=0.32.4,<0.33`."""
-    from packaging.requirements import Requirement
-
+def import_error(module: str) -> str | None:
+    """Why a module does not import, None when it does."""
     try:
-        lines = metadata.requires("mlx-dspark") or []
-    except metadata.PackageNotFoundError:
-        return None
-    for line in lines:
-        requirement = Requirement(line)
-        if requirement.name == package and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
-            return str(requirement.specifier)
+        import_module(module)
+    except Exception as error:  # a broken install raises whatever its loader raises
+        return f"{type(error).__name__}: {error}"
     return None
 
 
+def required(package: str) -> str | None:
+    """What this installation of mlx-dspark asks pip for on this system, as in `mlx[cpu]<0.33,>=0.32.4`."""
+    from packaging.requirements import Requirement
+
+    for line in _requirements():
+        requirement = Requirement(line)
+        if requirement.name == package and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            requirement.marker = None
+            return str(requirement)
+    return None
+
+
+def required_python() -> str | None:
+    """The same for Python."""
+    try:
+        return metadata.metadata(PACKAGE)["Requires-Python"]
+    except (metadata.PackageNotFoundError, KeyError):
+        return None
+
+
 def satisfies(found: str, specifier: str) -> bool:
-    """Whether a version lies in a range."""
+    """Whether a version lies in a range such as `>=3.11`."""
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(specifier).contains(found, prereleases=True)
+
+
+def fits(found: str, requirement: str) -> bool:
+    """Whether a version is one that a requirement such as `mlx-lm<0.33` allows."""
+    from packaging.requirements import Requirement
+
+    return Requirement(requirement).specifier.contains(found, prereleases=True)
+
+
+def _requirements() -> list[str]:
+    try:
+        return metadata.requires(PACKAGE) or []
+    except metadata.PackageNotFoundError:
+        return []

@@ -12,7 +12,7 @@ from dspark.decoding.request import MODES, Cap, Mode, Speculation, SpeculationOp
 from dspark.errors import UsageError
 from dspark.racing.decoder import Decoder
 
-BASELINE = "baseline"
+BASELINE: Mode = "baseline"
 
 SETTINGS: dict[Mode, tuple[str, ...]] = {
     "auto": ("cap", "lookup", "confidence"),

@@ -12,6 +12,9 @@ from dspark.racing.trials import Trial
 
 MOST_TIES = 8
 
+Compared = tuple[Outcome, tuple[Evidence, ...], int]
+"""Outcome, evidence, and how many ids of the answer were compared."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -45,8 +48,8 @@ class Judge:
     max_tokens: int
     follow: bool = True
 
-    def compare(self, prompt: Sequence[int], expected: Answer, found: Answer) -> tuple[Outcome, tuple[Evidence, ...], int]:
-        """Outcome, evidence, and how many ids of `found` were compared."""
+    def compare(self, prompt: Sequence[int], expected: Answer, found: Answer) -> Compared:
+        """Hold `found` against `expected`, two answers to `prompt` (token ids)."""
         evidence: list[Evidence] = []
         while True:
             verdict = self._first_difference(prompt, expected, found)
@@ -62,7 +65,11 @@ class Judge:
 
     def _first_difference(self, prompt: Sequence[int], expected: Answer, found: Answer) -> Verdict:
         return compare(
-            expected, found, dtype=self.dtype, eos=self.eos, top_two=lambda tokens: self.decoder.top_two([*prompt, *tokens])
+            expected,
+            found,
+            dtype=self.dtype,
+            eos=self.eos,
+            top_two=lambda tokens: self.decoder.top_two([*prompt, *tokens]),
         )
 
     def _continue(self, prompt: Sequence[int], tokens: tuple[int, ...]) -> Answer:
@@ -80,8 +87,8 @@ class Judge:
 def check(trials: Sequence[Trial], prompts: Sequence[Sequence[int]], arms: Sequence[str], judge: Judge) -> list[Check]:
     """All comparisons of a race; the first of `arms` is plain decoding, `prompts` are token ids.
 
-    Each arm is compared with plain decoding's first answer to the prompt, and with its own first answer. Answers equal to
-    one that was compared already share its outcome without a second look.
+    Each arm is compared with plain decoding's first answer to the prompt, and with its own first answer. Equal answers
+    share one look.
     """
     checks: list[Check] = []
     for index, prompt in enumerate(prompts):
@@ -94,11 +101,13 @@ def check(trials: Sequence[Trial], prompts: Sequence[Sequence[int]], arms: Seque
     return checks
 
 
-def _against(reference: Sequence[Trial], trials: Sequence[Trial], prompt: Sequence[int], judge: Judge) -> Iterator[Check]:
+def _against(
+    reference: Sequence[Trial], trials: Sequence[Trial], prompt: Sequence[int], judge: Judge
+) -> Iterator[Check]:
     if not reference:
         return
     accepted = {trial.answer for trial in reference}
-    known = {answer: (("identical", (), len(answer.ids))) for answer in accepted}
+    known: dict[Answer, Compared] = {answer: ("identical", (), len(answer.ids)) for answer in accepted}
     for trial in trials:
         if trial.answer not in known:
             known[trial.answer] = judge.compare(prompt, reference[0].answer, trial.answer)

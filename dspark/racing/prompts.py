@@ -1,8 +1,8 @@
 """Prompts of a race: the built-in set, a caller's own, and prompt files.
 
-A prompt file is JSON lines or text, in UTF-8. It is JSON lines when its name ends in `.jsonl` or `.json`, or when its first
-character that is no blank is `{`: an object a line, `prompt` a string, `class` a string if there is one, other keys
-ignored. Otherwise it is text with one prompt a line. Blank lines are skipped in both.
+A prompt file is JSON lines or text, in UTF-8. It is JSON lines when its name ends in `.jsonl` or `.json`, or when its
+first character that is no blank is `{`: an object a line, `prompt` a string, `class` a string if there is one, other
+keys ignored. Otherwise it is text with one prompt a line. Blank lines are skipped in both.
 """
 
 import json
@@ -40,6 +40,11 @@ def gather(texts: Sequence[str], prompt_files: Iterable[Path]) -> list[Prompt]:
     for path in prompt_files:
         prompts += read_file(path)
     return prompts or builtin()
+
+
+def classes(prompts: Iterable[Prompt]) -> list[str]:
+    """The classes of `prompts`, in the order of their first."""
+    return list(dict.fromkeys(prompt.klass for prompt in prompts))
 
 
 def read_file(path: Path) -> list[Prompt]:

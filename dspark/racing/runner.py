@@ -1,7 +1,7 @@
 """Runs a race: warms every arm alike, then goes through the schedule and records one trial after another."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from dspark.decoding.events import Event, Finished
@@ -64,7 +64,8 @@ Progress = WarmingUp | Started | Heard | Ended | Failed
 class Runner:
     """A race that is under way. What was recorded stays when `run` is left early, by an interrupt for one.
 
-    Prompts are encoded at once; PromptError where one is empty or leaves no room for an answer in `context_window` tokens.
+    Prompts are encoded at once; PromptError where one is empty or leaves no room for an answer in `context_window`
+    tokens.
     `clock` gives seconds. Between two events of a trial the caller's code is on that clock: keep it short.
     """
 
@@ -89,7 +90,7 @@ class Runner:
         self.failures: dict[str, str] = {}
         self._clock = clock
 
-    def run(self) -> Iterator[Progress]:
+    def run(self) -> Generator[Progress]:
         """Run everything, telling how it goes. An arm that raises a DSparkError drops out; the others go on."""
         yield from self._warm_up()
         slots = list(schedule(len(self.prompts), self.number_of_trials, len(self.entrants)))
@@ -138,6 +139,6 @@ class Runner:
             raise PromptError(f"the prompt {shown!r} has no tokens; give it some text")
         if len(tokens) >= context_window:
             raise PromptError(
-                f"the prompt {shown!r} has {len(tokens)} tokens and the model's context holds {context_window}; shorten it"
+                f"the prompt {shown!r} has {len(tokens)} tokens, the model's context holds {context_window}; shorten it"
             )
         return tokens

@@ -1,8 +1,8 @@
 """What the trials of a race come to: medians, spread, ratios to plain decoding with their intervals, accepted lengths.
 
-A ratio above 1 means faster than plain decoding. It is taken between answers to the same prompt in the same trial: tokens
-a second of the arm over tokens a second of plain decoding, which for equally long answers is plain time over arm time. The
-ratio of a class is the median of those pairs, the overall ratio the geometric mean of the classes' ratios.
+A ratio above 1 means faster than plain decoding. It is taken between answers to the same prompt in the same trial:
+tokens a second of the arm over tokens a second of plain decoding, which for equally long answers is plain time over arm
+time. The ratio of a class is the median of those pairs, the overall ratio the geometric mean of the classes' ratios.
 """
 
 import math

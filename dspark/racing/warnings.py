@@ -1,7 +1,7 @@
 """What a reader of a race should know before trusting it, each with advice."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,13 +16,13 @@ HIGH_SPREAD = 0.05
 SHORT_TOKENS = 16
 SHORT_S = 0.1
 BUSY_SHARE = 0.2
-SWAPPED_BYTES = 16 * 2**20
+SWAPPED_IN_BYTES = 16 * 2**20
 
 Kind = Literal["spread", "short", "busy", "swapped", "cached", "alike", "loop", "slower"]
 
 
 @dataclass(frozen=True)
-class Warning:
+class RaceWarning:
     """One line that says what was seen and what to do about it."""
 
     kind: Kind
@@ -31,7 +31,7 @@ class Warning:
 
 def find(
     entrants: Sequence[Entrant], trials: Sequence[Trial], table: Table, conditions: Conditions
-) -> list[Warning]:
+) -> list[RaceWarning]:
     """All warnings of a race."""
     return [
         *_alike(entrants),
@@ -44,79 +44,81 @@ def find(
     ]
 
 
-def _alike(entrants: Iterable[Entrant]) -> Iterator[Warning]:
+def _alike(entrants: Iterable[Entrant]) -> Iterator[RaceWarning]:
     for labels in alike(entrants):
-        yield Warning(
+        yield RaceWarning(
             "alike",
             f"{_and(labels)} resolve to the same settings: what lies between them is noise; drop all but one",
         )
 
 
-def _spread(table: Table) -> Iterator[Warning]:
-    for arm, klass, value in _worst(table, "spread"):
-        if value > HIGH_SPREAD:
-            yield Warning(
+def _spread(table: Table) -> Iterator[RaceWarning]:
+    for arm, row in table.items():
+        spreads = {klass: seen.spread for klass, seen in row.items() if klass != OVERALL and seen.spread is not None}
+        worst = max(spreads, key=spreads.__getitem__, default=None)
+        if worst is not None and spreads[worst] > HIGH_SPREAD:
+            yield RaceWarning(
                 "spread",
-                f"{arm} on {klass}: repeats of one prompt lie {value:.0%} apart; close other programs, let the machine "
-                "cool, or raise --trials",
+                f"{arm} on {worst}: repeats of one prompt lie {spreads[worst]:.0%} apart; close other programs, let "
+                "the machine cool, or raise --trials",
             )
 
 
-def _short(table: Table) -> Iterator[Warning]:
-    short = [
-        f"{arm} on {klass}"
-        for arm, row in table.items()
-        for klass, figures in row.items()
+def _short(table: Table) -> Iterator[RaceWarning]:
+    short = {
+        klass: None
+        for row in table.values()
+        for klass, seen in row.items()
         if klass != OVERALL
-        and figures.completion_tokens is not None
-        and figures.total_s is not None
-        and (figures.completion_tokens < SHORT_TOKENS or figures.total_s < SHORT_S)
-    ]
+        and seen.completion_tokens is not None
+        and seen.total_s is not None
+        and (seen.completion_tokens < SHORT_TOKENS or seen.total_s < SHORT_S)
+    }
     if short:
-        yield Warning(
+        yield RaceWarning(
             "short",
-            f"answers too short to time ({_and(short)}); raise --max-tokens, or take prompts with longer answers",
+            f"answers too short to time ({_and(list(short))}); raise --max-tokens, or take prompts with longer answers",
         )
 
 
-def _machine(conditions: Conditions) -> Iterator[Warning]:
+def _machine(conditions: Conditions) -> Iterator[RaceWarning]:
     if conditions.others_cpu is not None and conditions.others_cpu > BUSY_SHARE:
-        yield Warning(
+        yield RaceWarning(
             "busy",
-            f"other programs used {conditions.others_cpu:.0%} of the processor during the race; close them and race again",
+            f"other programs used {conditions.others_cpu:.0%} of the processor during the race; close them and "
+            "race again",
         )
-    if conditions.swapped_bytes is not None and conditions.swapped_bytes > SWAPPED_BYTES:
-        yield Warning(
+    if conditions.swapped_in_bytes is not None and conditions.swapped_in_bytes > SWAPPED_IN_BYTES:
+        yield RaceWarning(
             "swapped",
-            f"{conditions.swapped_bytes / 2**20:,.0f} MB moved to or from swap during the race: the model may not fit; "
-            "close other programs or take a smaller quantization",
+            f"{conditions.swapped_in_bytes / 2**20:,.0f} MB came back from swap during the race: the model may not "
+            "fit; close other programs or take a smaller quantization",
         )
 
 
-def _cached(trials: Iterable[Trial]) -> Iterator[Warning]:
+def _cached(trials: Iterable[Trial]) -> Iterator[RaceWarning]:
     cached = sum(trial.statistics.cached_tokens > 0 for trial in trials)
     if cached:
-        yield Warning(
+        yield RaceWarning(
             "cached",
             f"{cached} trials reused a cached prompt, so their prompt processing is too fast; please report this",
         )
 
 
-def _loops(trials: Iterable[Trial]) -> Iterator[Warning]:
-    looping: dict[tuple[str, int], list[str]] = defaultdict(list)
+def _loops(trials: Iterable[Trial]) -> Iterator[RaceWarning]:
+    looping: dict[tuple[int, str], dict[str, None]] = defaultdict(dict)
     for trial in trials:
-        if trial.reason == "length" and repeating_tail(trial.tokens) and trial.arm not in looping[trial.klass, trial.prompt]:
-            looping[trial.klass, trial.prompt].append(trial.arm)
-    for (klass, prompt), arms in looping.items():
-        if arms:
-            yield Warning(
-                "loop",
-                f"prompt {prompt + 1} ({klass}): the answer of {_and(arms)} repeats itself without end, which flatters "
-                "speculation; take another prompt",
-            )
+        if trial.reason == "length" and repeating_tail(trial.tokens):
+            looping[trial.prompt, trial.klass][trial.arm] = None
+    for (prompt, klass), arms in sorted(looping.items()):
+        yield RaceWarning(
+            "loop",
+            f"prompt {prompt + 1} ({klass}): the answer of {_and(list(arms))} repeats itself without end, which "
+            "flatters speculation; take another prompt",
+        )
 
 
-def _slower(entrants: Iterable[Entrant], table: Table) -> Iterator[Warning]:
+def _slower(entrants: Iterable[Entrant], table: Table) -> Iterator[RaceWarning]:
     ratios = {
         entrant.label: ratio.value
         for entrant in entrants
@@ -124,24 +126,11 @@ def _slower(entrants: Iterable[Entrant], table: Table) -> Iterator[Warning]:
     }
     if ratios and max(ratios.values()) < 1:
         best = max(ratios, key=ratios.__getitem__)
-        yield Warning(
+        yield RaceWarning(
             "slower",
             f"speculation does not pay here: the best arm, {best}, runs at {ratios[best]:.2f} of plain decoding; use "
             "plain decoding for this model on this machine, or try a larger target or another drafter",
         )
-
-
-def _worst(table: Table, field: Literal["spread"]) -> Iterator[tuple[str, str, float]]:
-    """Of each arm the class where `field` is highest."""
-    for arm, row in table.items():
-        values: Mapping[str, float] = {
-            klass: value
-            for klass, figures in row.items()
-            if klass != OVERALL and (value := getattr(figures, field)) is not None
-        }
-        if values:
-            klass = max(values, key=values.__getitem__)
-            yield arm, klass, values[klass]
 
 
 def _and(words: Sequence[str]) -> str:

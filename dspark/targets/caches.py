@@ -28,21 +28,20 @@ class TargetCache:
         """Account for `tokens` that a forward has just written."""
         self.length += tokens
 
-    def rollback(self, tokens: int) -> None:
-        """Forget the newest `tokens`.
+    def truncate(self, length: int) -> None:
+        """Forget everything after the first `length` tokens, also what a failed forward wrote into some layers only.
 
         Raises:
             RollbackError: a layer's cache gave back another number than was asked.
         """
-        if tokens == 0:
-            return
         for entry in self.entries:
-            given = entry.trim(tokens) if entry.is_trimmable() else 0
-            if given != tokens:
+            surplus = entry.offset - length
+            given = entry.trim(surplus) if surplus > 0 else 0
+            if given != max(surplus, 0):
                 raise RollbackError(
-                    f"{type(entry).__name__} gave back {given} of {tokens} tokens; run this model with --arm baseline"
+                    f"{type(entry).__name__} gave back {given} of {surplus} tokens; run this model with --arm baseline"
                 )
-        self.length -= tokens
+        self.length = length
 
     @property
     def arrays(self) -> list[mx.array]:

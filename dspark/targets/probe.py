@@ -40,7 +40,7 @@ def rollback_refusal(target: Target) -> str | None:
         return reason
     tokens = _probe_tokens(target)
     target.forward(tokens, cache)
-    cache.rollback(_PROBE_WIDTH - _KEEP)
+    cache.truncate(_KEEP)
     after, _ = target.forward(tokens[:, :1], cache)
     clean = target.new_cache()
     target.forward(tokens[:, :_KEEP], clean)

@@ -36,6 +36,13 @@ class Outcome:
     confidences: tuple[float, ...] | None = None
 
 
+def confident_prefix(confidences: Sequence[float] | None, count: int, threshold: float) -> int:
+    """How many of `count` proposals come before the first whose confidence is below `threshold` (0: all of them)."""
+    if confidences is None or threshold <= 0:
+        return count
+    return next((k for k, confidence in enumerate(confidences[:count]) if confidence < threshold), count)
+
+
 class Pilot(Protocol):
     """Plans rounds and learns from them. `reads_confidence` asks for the confidences before a draft is verified."""
 
@@ -94,9 +101,7 @@ class FixedPilot:
         return Plan("drafter", cap) if self._drafter else PLAIN
 
     def trim(self, confidences: Sequence[float] | None, count: int) -> int:
-        if confidences is None or self._confidence <= 0:
-            return count
-        return next((k for k, c in enumerate(confidences[:count]) if c < self._confidence), count)
+        return confident_prefix(confidences, count, self._confidence)
 
     def observe(self, outcome: Outcome) -> None:
         pass
@@ -118,12 +123,16 @@ class AutoPilot:
     _GAIN_MEMORY = 0.15
     _HOPE = 0.1  # what drafting is credited with before it is tried
 
-    def __init__(self, costs: CostModel, *, max_cap: int, block: int, lookup: bool) -> None:
-        """`block` is the drafter's, 0 without one; `max_cap` bounds every round."""
+    def __init__(self, costs: CostModel, *, max_cap: int, block: int, lookup: bool, confidence: float = 0.0) -> None:
+        """`block` is the drafter's, 0 without one; `max_cap` bounds every round.
+
+        A `confidence` threshold above 0 cuts drafts short before anything is weighed.
+        """
         self._costs = costs
         self._max_cap = max_cap
         self._block = min(block, max_cap)
         self._lookup = lookup
+        self._confidence = confidence
         self._drafts = DraftAcceptance(block)
         self._matches = LookupAcceptance()
         self._gain = self._HOPE
@@ -168,6 +177,7 @@ class AutoPilot:
         return self._costs.verify_ms(width) / self._costs.plain_ms
 
     def trim(self, confidences: Sequence[float] | None, count: int) -> int:
+        count = confident_prefix(confidences, count, self._confidence)
         return self._best_count(self._drafts.survival(confidences, count))[0]
 
     def observe(self, outcome: Outcome) -> None:

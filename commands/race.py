@@ -1,0 +1,198 @@
+"""`mlx-dspark race`: plain decoding against speculation on this machine, with a verdict on the output."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option
+
+from dspark.commands.race_view import View, view
+from dspark.commands.rendering import print_lines, print_verbatim, stderr_console, stdout_console, table
+from dspark.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dspark.racing.report import Column
+    from dspark.racing.result import RaceResult
+    from dspark.racing.runner import Runner
+
+DEMO = "demo"
+STDOUT = "-"
+WIDE = 100  # columns from which a class fits into one table
+
+
+def race(
+    model: Annotated[str | None, Option(help="Target: id, repo id or folder. Default: the demo pair.")] = None,
+    drafter: Annotated[
+        str | None, Option(help="Drafter: id, repo id, folder, or none. Default: the registry's for the target.")
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        Option(
+            help="baseline, lookup, dspark, dflash or auto; settings as in dspark:cap=4,lookup=off,confidence=0.3. "
+            "Repeatable. Default: plain decoding against every mode of the pair."
+        ),
+    ] = None,
+    prompt: Annotated[list[str] | None, Option(help="A prompt of your own. Repeatable.")] = None,
+    prompt_file: Annotated[
+        list[Path] | None,
+        Option(help='Prompts, one a line: text, or JSON lines {"prompt": "...", "class": "..."}. Repeatable.'),
+    ] = None,
+    max_tokens: Annotated[int, Option(help="Longest answer, in tokens.")] = 64,
+    trials: Annotated[int, Option(help="How often each arm answers each prompt.")] = 3,
+    seed: Annotated[int, Option(help="Seed of the bootstrap intervals; decoding is greedy and needs none.")] = 0,
+    precision: Annotated[
+        str | None, Option(help="Demo pair only: fp32, bf16 or q4. Default: what runs fastest here.")
+    ] = None,
+    trust_remote_code: Annotated[bool, Option(help="Allow a checkpoint that runs Python of its own.")] = False,
+    json_file: Annotated[
+        str | None, Option("--json", metavar="FILE", help="Write the result as JSON; - is stdout.")
+    ] = None,
+    markdown_file: Annotated[
+        str | None, Option("--markdown", metavar="FILE", help="Write the tables as Markdown; - is stdout.")
+    ] = None,
+) -> int:
+    """Race plain decoding against speculation, and check that the output is the same.
+
+    Exit code: 0 identical or tied, 3 diverged, 1 error, 2 usage, 130 interrupted.
+
+    Examples:
+
+        mlx-dspark race
+
+        mlx-dspark race --arm dspark:cap=2 --arm dspark:cap=4 --trials 5 --markdown race.md
+    """
+    from dspark.racing.arms import default_arms, enter, parse_all
+    from dspark.racing.conditions import Watch
+    from dspark.racing.prompts import gather
+    from dspark.racing.result import Setup, conclude
+    from dspark.racing.runner import Runner
+
+    for name, count in (("--max-tokens", max_tokens), ("--trials", trials)):
+        if count < 1:
+            raise UsageError(f"{name} {count}: must be 1 or more")
+    _check_outputs(json_file, markdown_file)
+    arms = parse_all(arm) if arm else None
+    prompts = gather(prompt or [], prompt_file or [])
+    said = stderr_console()
+    if model is None:
+        print_lines(said, "no --model given: racing the demo pair (SmolLM2-135M-Instruct, for a first look)")
+
+    from dspark.engine import Engine, LoadOptions
+    from dspark.machine import stamp
+
+    engine = Engine()
+    loaded = engine.load(LoadOptions(model or DEMO, drafter, "auto", precision, trust_remote_code))
+    for note in loaded.notes:
+        print_lines(said, note)
+    entrants = enter(default_arms(loaded.modes, engine) if arms is None else arms, engine)
+    setup = Setup(
+        shlex.join(["mlx-dspark", *sys.argv[1:]]), max_tokens, trials, seed, datetime.datetime.now(datetime.UTC)
+    )
+    runner = Runner(
+        engine, entrants, prompts, max_tokens=max_tokens, trials=trials, context_window=loaded.context_window
+    )
+    with Watch() as watch:
+        interrupted = drive(runner, view(entrants))
+    result = conclude(runner, setup, loaded, stamp(), watch.conditions, interrupted)
+    publish(result, json_file, markdown_file)
+    return exit_code(result)
+
+
+def drive(runner: Runner, watched: View) -> bool:
+    """Run the race before the user's eyes; True when it was interrupted, with what was recorded kept."""
+    try:
+        with watched, closing(runner.run()) as race_under_way:
+            for progress in race_under_way:
+                watched.show(progress)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def publish(result: RaceResult, json_file: str | None, markdown_file: str | None) -> None:
+    """Print the tables and write the exports. A stdout that an export takes is left to it; the tables go to stderr."""
+    from dspark.racing.export import to_json, to_markdown, write
+
+    taken = STDOUT in (json_file, markdown_file)
+    print_race(result, stderr_console() if taken else stdout_console())
+    if markdown_file == STDOUT:
+        print_verbatim(stdout_console(), to_markdown(result).rstrip("\n"))
+    elif markdown_file is not None:
+        write(to_markdown(result), Path(markdown_file))
+    if json_file == STDOUT:
+        sys.stdout.write(to_json(result))
+    elif json_file is not None:
+        write(to_json(result), Path(json_file))
+
+
+def print_race(result: RaceResult, console: Console) -> None:
+    """Arms, a table a class, the verdict, the warnings."""
+    from dspark.racing import report
+    from dspark.racing.prompts import OVERALL
+
+    if result.interrupted:
+        print_lines(console, "interrupted: what follows is a part of the race", style="bold")
+    _print_table(console, "arms", ("arm", "settings", "against plain", "repeats"), list(report.arm_rows(result)))
+    for klass in [*result.classes, OVERALL]:
+        wide = console.width >= WIDE
+        for columns in (report.SPEED + report.WORK,) if wide else (report.SPEED, report.WORK):
+            _print_figures(console, result, klass, columns)
+        for line in report.positions(result, klass):
+            print_lines(console, line, indent=1)
+    console.print()
+    print_lines(console, report.LEGEND, style="dim")
+    print_lines(console, report.stamp_line(result.stamp), style="dim")
+    console.print()
+    diverged = result.verdict == "diverged"
+    print_lines(console, report.verdict(result), style="bold red" if diverged else "bold")
+    for line in report.evidence(result):
+        print_lines(console, line, indent=2)
+    print_lines(console, report.repeatability(result))
+    for line in report.failures(result):
+        print_lines(console, line, style="red")
+    for warning in result.warnings:
+        print_lines(console, f"warning: {warning.message}", style="yellow")
+
+
+def exit_code(result: RaceResult) -> int:
+    """0 identical or tied, 3 diverged, 1 an arm failed, 130 interrupted."""
+    if result.interrupted:
+        return 130
+    if result.verdict == "diverged":
+        return 3
+    return 1 if result.failures else 0
+
+
+def _print_figures(console: Console, result: RaceResult, klass: str, columns: Sequence[Column]) -> None:
+    from dspark.racing import report
+
+    names = tuple(name for name, _ in columns)
+    _print_table(console, report.heading(result, klass), ("arm", *names), report.rows(result, klass, columns), names)
+
+
+def _print_table(console: Console, title: str, head: Sequence[str], rows: Any, numeric: tuple[str, ...] = ()) -> None:
+    drawn = table(*head, title=title, numeric=numeric)
+    for row in rows:
+        drawn.add_row(*row)
+    console.print(drawn)
+
+
+def _check_outputs(json_file: str | None, markdown_file: str | None) -> None:
+    """Find out before the race whether its result can be written after it."""
+    if json_file == markdown_file == STDOUT:
+        raise UsageError("--json - and --markdown - both want stdout; give one of them a file")
+    for name, target in (("--json", json_file), ("--markdown", markdown_file)):
+        if target is None or target == STDOUT:
+            continue
+        path = Path(target)
+        if path.is_dir() or not path.parent.is_dir():
+            wrong = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+            raise UsageError(f"{name} {target} {wrong}; give the path of a file")

@@ -1,0 +1,174 @@
+"""The decoding loop: prefill, then rounds until the stop rule ends the answer."""
+
+import time
+from collections.abc import Iterator
+
+import mlx.core as mx
+
+from dspark.decoding.events import Event, Finished, FinishReason, PrefillProgress, RoundCommitted, Text
+from dspark.decoding.request import Request
+from dspark.decoding.round import Reading, Rounds, Submission
+from dspark.decoding.sequence import Sequence
+from dspark.decoding.stopping import Settlement, StopRule
+from dspark.drafters.drafter import Drafter
+from dspark.targets.target import Target
+from dspark.tuning.pilot import Pilot
+
+# mlx-lm's own chunk, so that plain decoding here and there split a prompt alike.
+PREFILL_CHUNK_TOKENS = 2048
+# How often the allocator's unused buffers are given back.
+_CLEAR_EVERY_TOKENS = 256
+
+
+class Decoding:
+    """One generation. Iterate over `events` once; `sequence` tells the state at any time, also after an early exit."""
+
+    def __init__(self, target: Target, drafter: Drafter | None, pilot: Pilot, request: Request, *, lookup: bool) -> None:
+        self._target = target
+        self._rounds = Rounds(target, drafter, pilot)
+        self._pilot = pilot
+        self._poll_cancelled = request.cancelled
+        self._was_cancelled = False
+        self._pending: Submission | None = None
+        prompt = list(request.prompt)
+        budget = min(request.max_tokens, target.context_window - len(prompt))
+        target.tap(drafter.taps if drafter else ())
+        self.sequence = Sequence(
+            prompt,
+            target.new_cache(),
+            drafter.new_context() if drafter else None,
+            StopRule(target.tokenizer, target.eos, request.stop, budget),
+            lookup=lookup,
+        )
+        self._started = time.perf_counter()
+        self._first_token_at: float | None = None
+        self._cleared_at = 0
+
+    def events(self) -> Iterator[Event]:
+        """Decode. However this ends, both caches hold exactly `sequence.record` afterwards.
+
+        Raises:
+            DecodingError: the decoder found its own state wrong; nothing of the failed round was emitted.
+        """
+        sequence = self.sequence
+        ended = False
+        try:
+            yield from self._prefill()
+            reason: FinishReason | None = None
+            while reason is None:
+                if self._cancelled():
+                    reason = "cancelled"
+                    break
+                reason = yield from self._round()
+            if reason == "cancelled":
+                self._back_to_settled()
+                if rest := sequence.stop.finish():
+                    yield Text(rest)
+            ended = True
+            yield self._finished(reason)
+        finally:
+            if not ended:
+                self._back_to_settled()
+
+    def _cancelled(self) -> bool:
+        self._was_cancelled = self._was_cancelled or self._poll_cancelled()
+        return self._was_cancelled
+
+    def _prefill(self) -> Iterator[Event]:
+        """Read all of the prompt but its last token, which the first round feeds as its anchor."""
+        sequence = self.sequence
+        total = len(sequence.prompt)
+        yield PrefillProgress(0, total)
+        while (at := sequence.cache.length) < total - 1:
+            if self._cancelled():
+                yield PrefillProgress(at, total, done=True)
+                return
+            chunk = sequence.prompt[at : min(at + PREFILL_CHUNK_TOKENS, total - 1)]
+            _, rows = self._target.forward(mx.array([chunk], dtype=mx.int32), sequence.cache)
+            held = sequence.cache.arrays
+            if sequence.context is not None and rows is not None:
+                sequence.context.append(rows)
+                held += sequence.context.arrays
+            mx.eval(held)
+            mx.clear_cache()
+            yield PrefillProgress(sequence.cache.length, total)
+
+    def _round(self) -> Iterator[Event]:
+        """One round; its value is why the answer ends, or None."""
+        sequence = self.sequence
+        started = time.perf_counter()
+        first = self._first_token_at is None
+        submission = self._pending or self._rounds.submit(sequence, 0 if first else self._room())
+        self._pending = None
+        if self._more_than(1 + submission.verified):
+            self._pending = self._rounds.submit_after(sequence, submission)
+        reading = self._rounds.read(sequence, submission)
+        settlement = sequence.stop.take(reading.run)
+        now = time.perf_counter()
+        if first:
+            self._first_token_at = now
+        self._commit(submission, reading, settlement, first=first)
+        if first:
+            yield PrefillProgress(len(sequence.prompt), len(sequence.prompt), done=True)
+        yield RoundCommitted(
+            index=sequence.tally.rounds,
+            source=reading.outcome.source,
+            drafted=submission.verified,
+            accepted=reading.outcome.accepted,
+            tokens=settlement.tokens,
+            cap=submission.plan.cap,
+            elapsed_ms=(now - started) * 1e3,
+            context=sequence.cache.length,
+        )
+        if settlement.text:
+            yield Text(settlement.text)
+        return settlement.reason
+
+    def _room(self) -> int:
+        """Proposals worth verifying: the round's own choice always takes one token of the budget."""
+        return self.sequence.stop.remaining - 1
+
+    def _more_than(self, tokens: int) -> bool:
+        return self.sequence.stop.remaining > tokens
+
+    def _commit(self, submission: Submission, reading: Reading, settlement: Settlement, *, first: bool) -> None:
+        sequence, outcome = self.sequence, reading.outcome
+        if not first:
+            # Proposals after the end of the answer never happened, to the counts as to the text.
+            verified = min(submission.verified, settlement.count)
+            sequence.tally.count(outcome.source, verified, min(outcome.accepted, settlement.count), settlement.count)
+            self._pilot.observe(outcome)
+        if settlement.reason is not None:
+            self._pending = None
+            sequence.retain(min(submission.start + outcome.accepted + 1, sequence.length))
+            return
+        sequence.anchor = reading.run[-1]
+        if sequence.index is not None:
+            sequence.index.extend(reading.run)
+        if len(sequence.stop.tokens) - self._cleared_at >= _CLEAR_EVERY_TOKENS:
+            self._cleared_at = len(sequence.stop.tokens)
+            mx.clear_cache()
+
+    def _back_to_settled(self) -> None:
+        """Bring both caches back to the last settled round."""
+        self._pending = None
+        settled = max(self.sequence.length - 1, 0)
+        context = self.sequence.context
+        held = min(self.sequence.cache.length, settled)
+        if context is not None:
+            held = min(held, context.length)
+        self.sequence.retain(held)
+
+    def _finished(self, reason: FinishReason) -> Finished:
+        sequence, now = self.sequence, time.perf_counter()
+        first = self._first_token_at if self._first_token_at is not None else now
+        return Finished(
+            reason=reason,
+            tokens=tuple(sequence.stop.tokens),
+            text=sequence.stop.text,
+            statistics=sequence.tally.statistics(
+                completion_tokens=len(sequence.stop.tokens),
+                prefill_seconds=first - self._started,
+                decode_seconds=now - first,
+            ),
+        )

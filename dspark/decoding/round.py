@@ -1,0 +1,135 @@
+"""One round: draft, one target forward over the anchor and the proposals, accept, and keep only what was accepted."""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from dspark.decoding.acceptance import accepted_prefix
+from dspark.decoding.lookup import NO_MATCH, Match
+from dspark.decoding.sequence import Sequence
+from dspark.drafters.drafter import Drafter
+from dspark.errors import VerifierError
+from dspark.targets.target import Target
+from dspark.tuning.pilot import PLAIN, Outcome, Pilot, Plan
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A round that the device may still be computing. Arrays are lazy; `start` is the cache length before it."""
+
+    plan: Plan
+    start: int
+    anchor: mx.array
+    proposals: mx.array | None
+    verified: int
+    match_length: int
+    confidences: tuple[float, ...] | None
+    choices: mx.array
+    peaks: mx.array
+    rows: mx.array | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A round read back: the tokens it settles (`accepted` proposals and the target's own next choice)."""
+
+    run: tuple[int, ...]
+    outcome: Outcome
+
+
+class Rounds:
+    """Builds and reads rounds for one target and, where there is one, its drafter."""
+
+    def __init__(self, target: Target, drafter: Drafter | None, pilot: Pilot) -> None:
+        self._target = target
+        self._drafter = drafter
+        self._pilot = pilot
+
+    def submit(self, sequence: Sequence, room: int) -> Submission:
+        """Start the next round; `room` bounds its proposals."""
+        match = sequence.index.match() if sequence.index is not None and room > 0 else NO_MATCH
+        plan = self._pilot.plan(match.length, len(match.tokens), room)
+        anchor = mx.array([sequence.anchor], dtype=mx.int32)
+        if plan.source == "drafter":
+            return self._submit_draft(sequence, plan, anchor)
+        if plan.source == "lookup":
+            proposals = mx.array(match.tokens[: plan.cap], dtype=mx.int32)
+            return self._verify(sequence, plan, anchor, proposals, match=match)
+        return self._verify(sequence, PLAIN, anchor, None)
+
+    def submit_after(self, sequence: Sequence, pending: Submission) -> Submission | None:
+        """Start a plain round on top of a plain one that was not read yet, if that is what will come anyway.
+
+        Keeps the device busy while the host reads, streams and plans.
+        """
+        suffix = sequence.index.suffix_length if sequence.index is not None else 0
+        if pending.verified or not self._pilot.surely_plain(suffix):
+            return None
+        return self._verify(sequence, PLAIN, pending.choices, None)
+
+    def _submit_draft(self, sequence: Sequence, plan: Plan, anchor: mx.array) -> Submission:
+        assert self._drafter is not None and sequence.context is not None
+        draft = self._drafter.draft(sequence.context, anchor, plan.cap)
+        proposals, confidences = draft.tokens, None
+        count = int(proposals.shape[0])
+        if self._pilot.reads_confidence:
+            if draft.confidence is not None:
+                mx.eval(proposals, draft.confidence)
+                confidences = tuple(draft.confidence.tolist())
+            count = self._pilot.trim(confidences, count)
+        kept = proposals[:count].astype(mx.int32) if count else None
+        return self._verify(sequence, plan, anchor, kept, confidences=confidences)
+
+    def _verify(
+        self,
+        sequence: Sequence,
+        plan: Plan,
+        anchor: mx.array,
+        proposals: mx.array | None,
+        *,
+        match: Match = NO_MATCH,
+        confidences: tuple[float, ...] | None = None,
+    ) -> Submission:
+        start = sequence.cache.length
+        tokens = anchor if proposals is None else mx.concatenate([anchor, proposals])
+        logits, rows = self._target.forward(tokens[None], sequence.cache)
+        choices = mx.argmax(logits[0], axis=-1)
+        peaks = mx.max(logits[0], axis=-1)
+        sequence.tally.target_forwards += 1
+        mx.async_eval(choices, peaks, *([] if rows is None else [rows]))
+        verified = 0 if proposals is None else int(proposals.shape[0])
+        return Submission(
+            plan, start, anchor, proposals, verified, match.length, confidences, choices, peaks, rows
+        )
+
+    def read(self, sequence: Sequence, submission: Submission) -> Reading:
+        """Wait for a round, decide what is accepted, and give back the rest of the cache.
+
+        Raises:
+            VerifierError: the target's output is not finite or not a token.
+            RollbackError: a cache did not roll back.
+        """
+        choices: list[int] = submission.choices.tolist()
+        self._check(choices, submission.peaks.tolist())
+        proposals: list[int] = [] if submission.proposals is None else submission.proposals.tolist()
+        accepted = accepted_prefix(proposals, choices)
+        if accepted < submission.verified:
+            sequence.cache.truncate(submission.start + accepted + 1)
+        if sequence.context is not None and submission.rows is not None:
+            sequence.context.append(submission.rows[:, : accepted + 1])
+        outcome = Outcome(
+            submission.plan.source,
+            submission.plan.cap,
+            submission.verified,
+            accepted,
+            submission.match_length,
+            submission.confidences,
+        )
+        return Reading((*proposals[:accepted], choices[accepted]), outcome)
+
+    def _check(self, choices: list[int], peaks: list[float]) -> None:
+        finite = all(peak - peak == 0.0 for peak in peaks)
+        if not finite or not all(0 <= choice < self._target.vocabulary for choice in choices):
+            raise VerifierError(
+                "the target's logits are not finite; nothing of this round was kept. Check the model files, or free memory, and try again"
+            )

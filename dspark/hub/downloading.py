@@ -1,0 +1,168 @@
+"""Fetching a checkpoint from the Hugging Face Hub into its own cache, where other tools find it too."""
+
+import errno
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from glob import escape
+from pathlib import Path, PurePosixPath
+from types import FrameType
+from typing import Any
+
+from dspark.errors import CheckpointError, DSparkError, ModelNotFound, NetworkError
+from dspark.hub import checkpoint, shelves, storage
+
+_LOG = logging.getLogger(__name__)
+_FIRST_ANSWER_SECONDS = 10.0
+_STORAGE_ERRNOS = {
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EEXIST,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EISDIR,
+    errno.ENOENT,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
+_SUFFIXES = {".json", ".safetensors", ".jinja", ".model", ".tiktoken", ".txt"}
+
+
+def download(repository: str, *, python: bool, inspect: Callable[[Path], None]) -> Path:
+    """Fetch `repository` (`org/name`) and return its folder in the Hugging Face cache; an earlier attempt is resumed.
+
+    The JSON files come first and `inspect` sees them alone: what it refuses costs no weights. Python files come only
+    if `python` is set. Raises `ModelNotFound` (unknown or gated), `NetworkError`, `StorageError`, `CheckpointError`.
+    """
+    cache = shelves.hub_cache()
+    storage.ensure_writable(cache, "HF_HOME")
+    try:
+        with _quiet_library():
+            return _download(repository, cache, python, inspect)
+    except DSparkError:
+        raise
+    except Exception as error:  # whatever the library and its transports raise, the user needs one line
+        raise _translated(error, repository, cache) from error
+
+
+def _download(repository: str, cache: Path, python: bool, inspect: Callable[[Path], None]) -> Path:
+    from huggingface_hub import HfApi, snapshot_download
+
+    endpoint = (os.environ.get("HF_ENDPOINT") or "").rstrip("/") or None
+    # Asked by itself because snapshot_download waits without a limit for a network that never answers.
+    info = HfApi(endpoint=endpoint).model_info(repository, files_metadata=True, timeout=_FIRST_ANSWER_SECONDS)
+    files = info.siblings or []
+    sizes = {file.rfilename: file.size or 0 for file in files if _wanted(file.rfilename, python)}
+    if not any(name.endswith(".safetensors") for name in sizes):
+        gguf = any(file.rfilename.endswith(".gguf") for file in files)
+        raise CheckpointError(f"{repository} {checkpoint.GGUF_HINT if gguf else 'holds no *.safetensors to run'}")
+    snapshot = cache / f"models--{repository.replace('/', '--')}" / "snapshots" / str(info.sha)
+    here_bytes = sum(size for name, size in sizes.items() if (snapshot / name).exists())
+    total_bytes = sum(sizes.values())
+    storage.ensure_room(cache, total_bytes - here_bytes, "HF_HOME")
+    _LOG.info("fetching %s, %s, into %s", repository, storage.amount(total_bytes - here_bytes), shelves.short(cache))
+
+    with _progress(here_bytes, total_bytes) as bar:
+
+        def fetch(names: list[str]) -> Path:
+            patterns = [escape(name) for name in names]
+            return Path(
+                snapshot_download(
+                    repository, cache_dir=cache, endpoint=endpoint, allow_patterns=patterns, tqdm_class=bar
+                )
+            )
+
+        inspect(fetch([name for name in sizes if name.endswith(".json")]))
+        return fetch(list(sizes))
+
+
+def _wanted(name: str, python: bool) -> bool:
+    path = PurePosixPath(name)
+    if len(path.parts) > 1 or path.name.startswith((".", "consolidated")):  # other packagings of the same weights
+        return False
+    return path.suffix in _SUFFIXES or (python and path.suffix == ".py")
+
+
+@contextmanager
+def _progress(here_bytes: int, total_bytes: int) -> Iterator[Any]:
+    """A bar class for the library: it moves one rich bar on a terminal, and is where Ctrl-C reaches its threads.
+
+    Left alone, the library answers Ctrl-C by waiting for every file that is under way to arrive.
+    """
+    from huggingface_hub.utils.tqdm import tqdm
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    progress = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), expand=True)
+    task = progress.add_task("", total=total_bytes, completed=here_bytes)
+    stopping = threading.Event()
+
+    class Bar(tqdm):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            # Of the library's bars count the one of bytes that reach the disk, not that of files or of the wire.
+            self.counts = kwargs.get("unit") == "B" and not str(kwargs.get("name")).endswith("transfer")
+            super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]
+
+        def update(self, n: float | None = 1) -> None:
+            if stopping.is_set():
+                raise RuntimeError("interrupted")
+            if self.counts:
+                progress.advance(task, n or 0)
+
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+        if callable(before):
+            before(number, frame)
+
+    guarded = callable(before) and threading.current_thread() is threading.main_thread()
+    if guarded:
+        signal.signal(signal.SIGINT, stop)
+    try:
+        with progress:
+            yield Bar
+    finally:
+        if guarded:
+            signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _quiet_library() -> Iterator[None]:
+    """Silence the library's own warnings on retries and tokens: what matters comes out as an error."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _translated(error: Exception, repository: str, cache: Path) -> DSparkError:
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return ModelNotFound(
+            f"{repository} is gated: accept its licence on its page on the Hub, log in with 'hf auth login', run again"
+        )
+    if isinstance(error, errors.RepositoryNotFoundError | errors.HFValidationError):
+        searched = ", ".join(shelves.short(shelf.path) for shelf in shelves.shelves())
+        return ModelNotFound(
+            f"no model {repository}: it is not in {searched}, and the Hugging Face Hub knows none (or it is private: "
+            "'hf auth login'); check the spelling"
+        )
+    local = not isinstance(error, errors.HfHubHTTPError | errors.LocalEntryNotFoundError | ConnectionError)
+    if isinstance(error, OSError) and local and error.errno in _STORAGE_ERRNOS:
+        return storage.refused(error, cache, "HF_HOME")
+    return NetworkError(
+        f"{repository} is not on this disk and could not be fetched from the Hugging Face Hub "
+        f"({' '.join(str(error).split()) or type(error).__name__}): check the network and run again, or give a folder"
+    )

@@ -1,0 +1,167 @@
+"""A race in words and table cells, for a terminal and for Markdown alike."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from dspark.decoding.verdict import END, Evidence
+from dspark.racing.comparison import Check
+from dspark.racing.prompts import OVERALL
+from dspark.racing.result import RaceResult
+from dspark.racing.statistics import Figures, Ratio
+
+NOTHING = "-"
+SHOWN_POSITIONS = 8
+SHOWN_EVIDENCE = 12
+
+Column = tuple[str, Callable[[Figures], str]]
+
+SPEED: tuple[Column, ...] = (
+    ("tok/s", lambda seen: number(seen.tokens_per_second, ".1f")),
+    ("spread", lambda seen: number(seen.spread, ".1%")),
+    ("ratio", lambda seen: number(_value(seen.end_to_end), ".2f")),
+    ("95 %", lambda seen: interval(seen.end_to_end)),
+)
+WORK: tuple[Column, ...] = (
+    ("prompt ms", lambda seen: number(None if seen.prefill_s is None else 1000 * seen.prefill_s, ".0f")),
+    ("decode tok/s", lambda seen: number(seen.decode_tokens_per_second, ".1f")),
+    ("decode ratio", lambda seen: number(_value(seen.decode), ".2f")),
+    ("tok/round", lambda seen: number(seen.accept_len, ".2f")),
+    ("forwards", lambda seen: number(seen.target_forwards, ".0f")),
+)
+LEGEND = (
+    "tok/s: median end-to-end rate. spread: how far repeats of one prompt lie apart (median deviation). "
+    "ratio: end-to-end speed over plain decoding's, median of pairs of answers; overall: geometric mean of the "
+    "classes. 95 %: bootstrap over prompts and trials. tok/round: tokens settled a round. forwards: target passes an "
+    "answer."
+)
+
+
+def arm_rows(result: RaceResult) -> Iterator[tuple[str, str, str, str]]:
+    """Arm, resolved settings, answers against plain decoding's, answers against its own."""
+    repeats = {True: "yes", False: "no", None: "not tried"}
+    for entrant in result.entrants:
+        label = entrant.label
+        outcome = result.against_baseline(label)
+        if label in result.failures:
+            state = "failed"
+        else:
+            state = "reference" if label == result.baseline else outcome or "not compared"
+        yield label, entrant.speculation.describe(), state, repeats[result.repeatable(label)]
+
+
+def rows(result: RaceResult, klass: str, columns: Sequence[Column]) -> Iterator[list[str]]:
+    """One row an arm: its label, then `columns`."""
+    for arm, row in result.table.items():
+        failed = arm in result.failures
+        yield [f"{arm} (failed)" if failed else arm, *(cell(row[klass]) for _, cell in columns)]
+
+
+def positions(result: RaceResult, klass: str, shown: int = SHOWN_POSITIONS) -> Iterator[str]:
+    """Of each arm that drafts: how many of the proposals tested at each draft position were accepted."""
+    for arm, row in result.table.items():
+        pairs = list(zip(row[klass].accepted_at, row[klass].offered_at, strict=True))
+        if pairs:
+            counts = "  ".join(f"{at}: {kept}/{tested}" for at, (kept, tested) in enumerate(pairs[:shown], start=1))
+            more = f"  and {len(pairs) - shown} more" if len(pairs) > shown else ""
+            yield f"{arm} accepted by position  {counts}{more}"
+
+
+def heading(result: RaceResult, klass: str) -> str:
+    count = sum(prompt.klass == klass for prompt in result.prompts)
+    if klass == OVERALL:
+        return f"overall ({len(result.classes)} {_plural('class', len(result.classes))})"
+    return f"{klass} ({count} {_plural('prompt', count)})"
+
+
+def verdict(result: RaceResult) -> str:
+    """The verdict in one sentence."""
+    against = [check for check in result.checks if check.arm != check.against]
+    arms = len({check.arm for check in against})
+    what = f"{len(against)} {_plural('answer', len(against))} of {arms} {_plural('arm', arms)}"
+    if result.verdict is None:
+        return "no verdict: there was nothing to compare"
+    if result.verdict == "identical":
+        tokens = sum(check.compared for check in against)
+        if not against:
+            return "identical: plain decoding gave the same tokens in every trial"
+        return f"identical: {what} equal plain decoding token for token ({tokens} tokens compared)"
+    if result.verdict == "tied":
+        unread = sum(check.length - check.compared for check in against)
+        rest = f"{unread} tokens behind a tie were not compared" if unread else "everything else is equal"
+        return f"tied: {what} differ from plain decoding, or from themselves, only at floating-point ties; {rest}"
+    arms_off = sorted({check.arm for check in result.checks if check.outcome == "diverged"})
+    return (
+        f"DIVERGED: {', '.join(arms_off)} gave other tokens than the target would, beyond a floating-point tie; "
+        "do not use these settings, and report this with the --json file"
+    )
+
+
+def evidence(result: RaceResult, shown: int = SHOWN_EVIDENCE) -> list[str]:
+    """One line a difference, divergences first, each said once."""
+    found = [
+        (each, check)
+        for wanted in ("diverged", "tied")
+        for check in result.checks
+        if check.outcome == wanted
+        for each in check.evidence
+    ]
+    lines = list(dict.fromkeys(_difference(result, check, each) for each, check in found))
+    more = [f"and {len(lines) - shown} more, in --json"] if len(lines) > shown else []
+    return lines[:shown] + more
+
+
+def repeatability(result: RaceResult) -> str:
+    """Whether each arm gave the same answer again."""
+    labels = [entrant.label for entrant in result.entrants]
+    off = [label for label in labels if result.repeatable(label) is False]
+    if off:
+        return f"not repeatable with themselves: {', '.join(off)} gave different answers to one prompt"
+    if any(result.repeatable(label) is None for label in labels):
+        return "self-consistency not tested for every arm: that takes two trials or more"
+    return "each arm gave the same tokens in all its trials"
+
+
+def failures(result: RaceResult) -> Iterator[str]:
+    for arm, message in result.failures.items():
+        yield f"{arm} failed: {message}"
+
+
+def stamp_line(stamp: Mapping[str, object]) -> str:
+    """The stamp in one line; empty fields left out."""
+    return ", ".join(f"{key} {value}" for key, value in stamp.items() if value not in (None, "", [], {}))
+
+
+def number(value: float | None, form: str) -> str:
+    return NOTHING if value is None else format(value, form)
+
+
+def interval(ratio: Ratio | None) -> str:
+    """`0.98-1.21`, or a dash."""
+    if ratio is None or ratio.interval is None:
+        return NOTHING
+    return f"{ratio.interval.low:.2f}-{ratio.interval.high:.2f}"
+
+
+def _difference(result: RaceResult, check: Check, seen: Evidence) -> str:
+    where = f"{check.arm}, prompt {check.prompt + 1} ({result.prompts[check.prompt].klass}), token {seen.position + 1}"
+    against = "its own first answer" if check.arm == check.against else "plain decoding"
+    said = f"{_token(result, seen.found)} where {against} has {_token(result, seen.expected)}"
+    if seen.top_two is None:
+        return f"{where}: {said}"
+    best = seen.top_two
+    judged = f"tied below {seen.threshold:.2g}"
+    pair = f"{_token(result, best.first)} and {_token(result, best.second)}"
+    return f"{where}: {said}; the target's two best are {pair}, {best.gap:.3g} apart ({judged})"
+
+
+def _token(result: RaceResult, token: int | None) -> str:
+    if token is None:
+        return "nothing"
+    return "the end" if token == END else f"{result.spelling.get(token, '')!r} ({token})"
+
+
+def _value(ratio: Ratio | None) -> float | None:
+    return None if ratio is None else ratio.value
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else word + ("es" if word.endswith("s") else "s")

@@ -1,0 +1,43 @@
+"""A Mac played from recordings: answers macOS commands with what real machines printed."""
+
+import json
+from pathlib import Path
+
+RECORDINGS = Path(__file__).parent / "recordings"
+
+
+def recording(name: str) -> str:
+    """The output in a file, without the line that says where it comes from."""
+    return (RECORDINGS / f"{name}.txt").read_text(encoding="utf-8").split("\n", 1)[1]
+
+
+class RecordedMac:
+    """Called in place of `shell.output`. sysctl gives only the keys that are asked for, as the real one does."""
+
+    def __init__(self, *sysctl: str, vm_stat: str = "", ioreg: str = "", profiler: tuple[str, ...] = ()) -> None:
+        self._sysctl = "\n".join(line if ": " in line else recording(line) for line in sysctl)
+        self._vm_stat = recording(vm_stat) if vm_stat else None
+        self._ioreg = recording(ioreg) if ioreg else ""
+        self._profiler = profiler
+        self.asked: list[str] = []
+
+    def __call__(self, *command: str) -> str | None:
+        program = Path(command[0]).name
+        self.asked.append(program)
+        if program == "sysctl":
+            lines = self._sysctl.splitlines()
+            return "\n".join(
+                line for line in lines if line.partition(":")[0] in command[1:] or line.startswith("sysctl: ")
+            )
+        if program == "system_profiler":
+            return self._report()
+        return {"vm_stat": self._vm_stat, "ioreg": self._ioreg}[program]
+
+    def _report(self) -> str:
+        texts = [recording(name) for name in self._profiler]
+        if len(texts) == 1:
+            return texts[0]
+        merged: dict[str, object] = {}
+        for text in texts:
+            merged |= json.loads(text)
+        return json.dumps(merged)

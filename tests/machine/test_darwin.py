@@ -1,0 +1,250 @@
+"""Chips, systems and memory as recorded on Macs from M1 to M6, Intel ones and virtual ones."""
+
+import dataclasses
+
+import pytest
+from recorded import RecordedMac
+
+from dspark.machine.darwin import Darwin
+from dspark.machine.facts import Chip, CoreGroup, Memory, System
+
+GIB = 1024**3
+
+
+def groups(**counts: int | None) -> tuple[CoreGroup, ...]:
+    return tuple(CoreGroup(name, count) for name, count in counts.items())
+
+
+MACS = {
+    "M1, macOS 11: no levels, an internal GPU name": (
+        RecordedMac(
+            "sysctl.m1-glpi-macos11",
+            profiler=("system_profiler.SPHardware-json.m1-16gb", "system_profiler.SPDisplays-json.m1-7gpu-khw"),
+        ),
+        Chip("Apple M1", cores=8, gpu_cores=7),
+    ),
+    "M1 Pro, macOS 12: levels without names, listed backwards": (
+        RecordedMac(
+            "sysctl.hw.m1-pro-10core-2022", "machdep.cpu.brand_string: Apple M1 Pro", ioreg="ioreg-AGX.m1-pro-16gpu"
+        ),
+        Chip("Apple M1 Pro", 10, (CoreGroup(None, 8), CoreGroup(None, 2)), usable_cores=10, gpu_cores=16),
+    ),
+    "M1 Pro: three displays below one GPU": (
+        RecordedMac(
+            "machdep.cpu.brand_string: Apple M1 Pro",
+            profiler=("system_profiler.SPDisplays-json.m1-pro-16gpu-3displays",),
+        ),
+        Chip("Apple M1 Pro", gpu_cores=16),
+    ),
+    "M1 Max": (
+        RecordedMac("machdep.cpu.brand_string: Apple M1 Max", ioreg="ioreg-AGX.m1-max-64gb-32gpu"),
+        Chip("Apple M1 Max", gpu_cores=32),
+    ),
+    "M2 Pro, macOS 27: four-part processor count, an unknown key": (
+        RecordedMac(
+            "sysctl.m2-pro-16gb-swap-unknownoid",
+            profiler=("system_profiler.SPHardware+SPDisplays-json.m2-pro-16gb-macos27",),
+        ),
+        Chip("Apple M2 Pro", 12, (CoreGroup(None, 8), CoreGroup(None, 4)), gpu_cores=19),
+    ),
+    "M2 Max with 30 GPU cores": (
+        RecordedMac("sysctl.m2-max-64gb-macos26.6", profiler=("system_profiler.SPDisplays-json.m2-max-30gpu",)),
+        Chip("Apple M2 Max", 12, (CoreGroup(None, 8), CoreGroup(None, 4)), usable_cores=12, gpu_cores=30),
+    ),
+    "M2 Ultra: only the profiler answers": (
+        RecordedMac(profiler=("system_profiler.SPHardware-json.m2-ultra-64gb-proc4",)),
+        Chip("Apple M2 Ultra", 24),
+    ),
+    "M3 Pro: aligned columns": (
+        RecordedMac("sysctl.m3-pro-11core", "machdep.cpu.brand_string: Apple M3 Pro", ioreg="ioreg-AGX.m3-pro-14gpu"),
+        Chip("Apple M3 Pro", 11, groups(Performance=5, Efficiency=6), gpu_cores=14),
+    ),
+    "M3 Ultra: GPU unknown": (
+        RecordedMac("sysctl.m3-ultra-96gb-60gpu"),
+        Chip("Apple M3 Ultra", 28, (CoreGroup(None, 20), CoreGroup(None, 8)), usable_cores=28),
+    ),
+    "M4": (
+        RecordedMac("sysctl.m4-16gb-macos27", ioreg="ioreg-AGX.m4-10gpu"),
+        Chip("Apple M4", gpu_cores=10),
+    ),
+    "M4 mini without a display": (
+        RecordedMac("sysctl.m4-16gb-macos27", profiler=("system_profiler.SPDisplays-json.m4-mini-10gpu",)),
+        Chip("Apple M4", gpu_cores=10),
+    ),
+    "M4: a report that is not JSON": (
+        RecordedMac("sysctl.m4-16gb-macos27", profiler=("system_profiler.SPHardware-json.m4-16gb-fragment",)),
+        Chip("Apple M4"),
+    ),
+    "M4 Pro: no brand in the excerpt": (
+        RecordedMac("sysctl.hw-machdep.m4-pro-12core-24gb"),
+        Chip(None, 12, groups(Performance=8, Efficiency=4), usable_cores=12),
+    ),
+    "M4 Max": (
+        RecordedMac(profiler=("system_profiler.SPHardware-json.m4-max-48gb",)),
+        Chip("Apple M4 Max", 16),
+    ),
+    "M5": (
+        RecordedMac("sysctl.m5-10core-24gb-macos26.6", ioreg="ioreg-AGX.m5-10gpu"),
+        Chip("Apple M5", 10, groups(Super=4, Efficiency=6), usable_cores=10, gpu_cores=10),
+    ),
+    "M5 Pro: names without counts": (
+        RecordedMac("sysctl.perflevels.m5-pro-15core", "machdep.cpu.brand_string: Apple M5 Pro"),
+        Chip("Apple M5 Pro", None, groups(Super=None, Performance=None)),
+    ),
+    "M5 Max: the second level is Performance": (
+        RecordedMac(
+            "sysctl.perflevels.m5-max-18core",
+            ioreg="ioreg-AGX.m5-max-40gpu",
+            profiler=("system_profiler.SPHardware-json.m5-max-128gb",),
+        ),
+        Chip("Apple M5 Max", 18, groups(Super=6, Performance=12), gpu_cores=40),
+    ),
+    "M6: three levels": (
+        RecordedMac("sysctl.perflevels.m6-12core-three-levels", "machdep.cpu.brand_string: Apple M6"),
+        Chip("Apple M6", 12, groups(Super=2, Performance=4, Efficiency=6)),
+    ),
+    "Intel, German": (
+        RecordedMac(
+            "sysctl.intel-i9-macbookpro16-1",
+            ioreg="ioreg-IOAccelerator.intel-mac-amd",
+            profiler=("system_profiler.SPHardware-text.intel-macbookpro15-1-german",),
+        ),
+        Chip("Intel(R) Core(TM) i9-9980HK CPU @ 2.40GHz", 8, usable_cores=16),
+    ),
+    "virtual: an integer processor count": (
+        RecordedMac(profiler=("system_profiler.SPHardware-json.vm-m4-max-virtual",)),
+        Chip("Apple M4 Max (Virtual)", 2),
+    ),
+    "Rosetta: the brand is invented": (
+        RecordedMac(
+            "machdep.cpu.brand_string: VirtualApple @ 2.50GHz",
+            profiler=("system_profiler.SPHardware-json.m1-16gb",),
+        ),
+        Chip("Apple M1", 8),
+    ),
+    "nothing answers": (RecordedMac(), Chip()),
+}
+
+
+@pytest.mark.parametrize("name", MACS)
+def test_chip(name: str) -> None:
+    mac, expected = MACS[name]
+    assert Darwin(mac, "arm64").chip() == expected
+
+
+def test_the_slow_report_is_not_asked_for_when_nothing_is_open() -> None:
+    mac, _ = MACS["M5"]
+    mac.asked.clear()
+    Darwin(mac, "arm64").chip()
+    assert mac.asked == ["sysctl", "ioreg"]
+
+
+@pytest.mark.parametrize(
+    ("name", "generation"),
+    [
+        ("Apple M3 Max", "M3"),
+        ("Apple M10", "M10"),
+        ("Apple A18 Pro", "A18"),
+        ("Apple M1 (Virtual)", "M1"),
+        ("Apple processor", None),
+        ("VirtualApple @ 2.50GHz", None),
+        ("AMD EPYC", None),
+        (None, None),
+    ],
+)
+def test_generation(name: str | None, generation: str | None) -> None:
+    assert Chip(name).generation == generation
+
+
+@pytest.mark.parametrize(
+    ("lines", "architecture", "translated"),
+    [
+        (["sysctl.proc_translated: 0"], "arm64", False),
+        (["sysctl.proc_translated: 1"], "x86_64", True),
+        # The program asked was native, this process is not.
+        (["sysctl.proc_translated: 0", "hw.optional.arm64: 1"], "x86_64", True),
+        (["sysctl: unknown oid 'sysctl.proc_translated'"], "x86_64", None),
+        ([], "arm64", None),
+    ],
+)
+def test_translation(lines: list[str], architecture: str, translated: bool | None) -> None:
+    assert Darwin(RecordedMac(*lines), architecture).system().translated is translated
+
+
+def test_systems() -> None:
+    native = RecordedMac("sysctl.m2-max-64gb-macos26.6", "kern.hv_vmm_present: 0")
+    assert Darwin(native, "arm64").system() == System("macOS", "26.6.2", "arm64", virtual=False)
+    assert Darwin(RecordedMac("sysctl.vm-guest-hv"), "arm64").system() == System("macOS", None, "arm64", virtual=True)
+
+
+def test_memory_of_a_mac_with_tagged_pages() -> None:
+    mac = RecordedMac(
+        "hw.memsize: 51539607552", "sysctl.swap-and-pressure.mac-normal", vm_stat="vm_stat.m5-pro-48gb-mte"
+    )
+    assert Darwin(mac, "arm64").memory() == Memory(
+        total_bytes=48 * GIB,
+        available_bytes=(167743 + 431704 + 14563) * 16384,
+        pressure="normal",
+        swap_total_bytes=GIB,
+        swap_used_bytes=GIB // 2,
+        swapped_in_bytes=44078599 * 16384,
+    )
+
+
+@pytest.mark.parametrize(
+    ("vm_stat", "available_bytes"),
+    [
+        ("vm_stat.64gb-applesilicon-full", (450375 + 559798 + 12321) * 16384),
+        ("vm_stat.8gb-applesilicon-full", (3842 + 92019 + 14023) * 16384),
+        ("vm_stat.intel-vm-32gb-4k", (6127229 + 1080348 + 11820) * 4096),
+        ("vm_stat.16gb-heavy-compressor-partial", (6107 + 166230 + 12686) * 16384),
+        ("vm_stat.16gb-applesilicon-head", None),  # cut before the file cache: not enough to say
+        ("", None),
+    ],
+)
+def test_available_memory(vm_stat: str, available_bytes: int | None) -> None:
+    assert Darwin(RecordedMac(vm_stat=vm_stat), "arm64").memory().available_bytes == available_bytes
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["sysctl.pressure.16gb-warning-level2"], "warning"),
+        (["sysctl.pressure.10core-16gb"], "warning"),
+        (["sysctl.swap-and-pressure.mac-normal"], "normal"),
+        (["kern.memorystatus_vm_pressure_level: 4"], "critical"),
+        (["kern.memorystatus_vm_pressure_level: 3"], None),
+        ([], None),
+    ],
+)
+def test_pressure(lines: list[str], expected: str | None) -> None:
+    assert Darwin(RecordedMac(*lines), "arm64").memory().pressure == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "limit"),
+    [
+        (["sysctl.wired-limit.raised-m-128gb"], 118000 * 1024**2),
+        (["iogpu.wired_limit_mb: 0"], 0),
+        (["sysctl.write-wired-limit"], None),  # what a change prints: not a reading
+        ([], None),
+    ],
+)
+def test_gpu_wired_limit(lines: list[str], limit: int | None) -> None:
+    assert Darwin(RecordedMac(*lines), "arm64").memory().gpu_wired_limit_bytes == limit
+
+
+def test_large_swap() -> None:
+    found = Darwin(RecordedMac("sysctl.m2-pro-16gb-swap-unknownoid"), "arm64").memory()
+    assert found.swap_total_bytes == 23 * GIB
+    assert found.swap_used_bytes == int(23181.62 * 1024**2)
+
+
+def test_a_mac_without_any_answer_is_unknown_throughout() -> None:
+    def nothing(*command: str) -> None:
+        return None
+
+    mac = Darwin(nothing, "arm64")
+    assert mac.chip() == Chip()
+    assert mac.system() == System("macOS", architecture="arm64")
+    assert all(value is None for value in dataclasses.asdict(mac.memory()).values())
