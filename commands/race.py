@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
@@ -19,7 +19,6 @@ from dspark.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dspark.racing.report import Column
     from dspark.racing.result import RaceResult
     from dspark.racing.runner import Runner
 
@@ -142,14 +141,12 @@ def print_race(result: RaceResult, console: Console) -> None:
         print_lines(console, "interrupted: what follows is a part of the race", style="bold")
     _print_table(console, "arms", ("arm", "settings", "against plain", "repeats"), list(report.arm_rows(result)))
     for klass in [*result.classes, OVERALL]:
-        wide = console.width >= WIDE
-        for columns in (report.SPEED + report.WORK,) if wide else (report.SPEED, report.WORK):
-            _print_figures(console, result, klass, columns)
+        _print_figures(console, result, klass)
         for line in report.positions(result, klass):
             print_lines(console, line, indent=1)
     console.print()
     print_lines(console, report.LEGEND, style="dim")
-    print_lines(console, report.stamp_line(result.stamp), style="dim")
+    print_lines(console, report.stamp_line(result), style="dim")
     console.print()
     diverged = result.verdict == "diverged"
     print_lines(console, report.verdict(result), style="bold red" if diverged else "bold")
@@ -171,18 +168,39 @@ def exit_code(result: RaceResult) -> int:
     return 1 if result.failures else 0
 
 
-def _print_figures(console: Console, result: RaceResult, klass: str, columns: Sequence[Column]) -> None:
+def _print_figures(console: Console, result: RaceResult, klass: str) -> None:
+    """One table where the terminal is wide enough, otherwise two: end-to-end, and its parts."""
     from dspark.racing import report
 
-    names = tuple(name for name, _ in columns)
-    _print_table(console, report.heading(result, klass), ("arm", *names), report.rows(result, klass, columns), names)
+    title = report.heading(result, klass)
+    wide = console.width >= WIDE
+    for columns in (report.SPEED + report.PARTS,) if wide else (report.SPEED, report.PARTS):
+        names = tuple(_stacked(name) for name, _ in columns)
+        _print_table(console, title, ("arm", *names), report.rows(result, klass, columns), names)
+        title = ""
 
 
-def _print_table(console: Console, title: str, head: Sequence[str], rows: Any, numeric: tuple[str, ...] = ()) -> None:
-    drawn = table(*head, title=title, numeric=numeric)
+def _print_table(
+    console: Console,
+    title: str,
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    numeric: tuple[str, ...] = (),
+) -> None:
+    drawn = table(*head, numeric=numeric)
+    drawn.show_edge, drawn.pad_edge, drawn.collapse_padding = False, False, True
     for row in rows:
         drawn.add_row(*row)
+    console.print()
+    if title:
+        print_lines(console, title, style="bold")
     console.print(drawn)
+
+
+def _stacked(name: str) -> str:
+    """A column's name on two lines: a number is narrow, and a terminal is, too."""
+    first, _, rest = name.partition(" ")
+    return f"{first}\n{rest}"
 
 
 def _check_outputs(json_file: str | None, markdown_file: str | None) -> None:

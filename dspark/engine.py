@@ -12,6 +12,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
+from dspark.arrays import floats, integers
 from dspark.decoding.events import Event
 from dspark.decoding.lookup import MAX_DRAFT_TOKENS
 from dspark.decoding.loop import PREFILL_CHUNK_TOKENS, Decoding
@@ -19,9 +20,18 @@ from dspark.decoding.request import Mode, Request, Speculation, SpeculationOptio
 from dspark.decoding.verdict import TopTwo
 from dspark.drafters.dspark import DSparkDrafter
 from dspark.drafters.loading import load_drafter
-from dspark.errors import DrafterFormatError, EngineBusy, ModelNotFound, NetworkError, NotLoaded, PromptError, UsageError
+from dspark.errors import (
+    DrafterFormatError,
+    EngineBusy,
+    ModelNotFound,
+    NetworkError,
+    NotLoaded,
+    PromptError,
+    UsageError,
+)
 from dspark.hub import demo, registry
 from dspark.hub.resolving import resolve
+from dspark.machine.precision import Precision, fastest_precision
 from dspark.targets.probe import probe_taps, rollback_refusal
 from dspark.targets.target import Target
 from dspark.tuning.costs import CostModel
@@ -33,12 +43,12 @@ NO_DRAFTER = "none"
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What to load. `drafter` None takes the registry's, `none` takes no drafter; `precision` belongs to the demo pair."""
+    """What to load: `drafter` None takes the registry's, `none` none; `precision` belongs to the demo pair."""
 
     model: str = "demo"
     drafter: str | None = None
     mode: Mode = "auto"
-    precision: str | None = None
+    precision: Precision | None = None
     trust_remote_code: bool = False
 
 
@@ -98,7 +108,9 @@ class Engine:
         self.unload()
         started = time.perf_counter()
         if options.precision is not None and options.model != registry.DEMO.id:
-            raise UsageError("--precision belongs to the demo pair; choose another quantization by its model id instead")
+            raise UsageError(
+                "--precision belongs to the demo pair; choose another quantization by its model id instead"
+            )
         notes: list[str] = []
         folder = self._find_target(options, notes)
         target = Target.load(folder, trust_remote_code=options.trust_remote_code)
@@ -112,7 +124,9 @@ class Engine:
         if drafter is not None:
             probe_taps(target, drafter.taps, target.hidden_size)
         elif options.drafter not in (None, NO_DRAFTER):
-            raise UsageError(f"--drafter was given, but this model {refusal or 'was asked to run without one'}; leave it out")
+            raise UsageError(
+                f"--drafter was given, but this model {refusal or 'was asked to run without one'}; leave it out"
+            )
         modes: tuple[Mode, ...] = ("baseline",)
         if refusal is None:
             modes += ("lookup",)
@@ -146,9 +160,7 @@ class Engine:
             return resolve(options.model, kind="model", trust_remote_code=options.trust_remote_code)
         if options.precision is not None:
             return demo.target(options.precision)
-        from dspark.machine.precision import fastest_precision
-
-        precision, why = fastest_precision()
+                precision, why = fastest_precision()
         notes.append(why)
         return demo.target(precision)
 
@@ -288,7 +300,7 @@ class Engine:
         logits, _ = target.forward(tokens[:, -1:], cache)
         row = logits[0, -1].astype(mx.float32)
         order = mx.argsort(row)[-2:]
-        (second, first), (low, high) = order.tolist(), row[order].tolist()
+        (second, first), (low, high) = integers(order), floats(row[order])
         return TopTwo(first=first, second=second, gap=high - low, logit=high)
 
     def _require(self) -> _Pair:
@@ -306,7 +318,9 @@ def _check(request: Request, loaded: Loaded) -> None:
     if length >= loaded.context_window:
         raise PromptError(f"prompt is too long: {length} tokens > {loaded.context_window - 1} maximum; shorten it")
     if not all(0 <= token < loaded.vocabulary for token in request.prompt):
-        raise PromptError(f"the prompt holds ids outside the model's vocabulary of {loaded.vocabulary}; was it encoded for another model?")
+        raise PromptError(
+            f"the prompt holds ids outside the vocabulary of {loaded.vocabulary}; encode it with this model's tokenizer"
+        )
 
 
 def _default(mode: Mode, *, lookup: bool) -> Speculation:

@@ -16,8 +16,8 @@ DSparkError
     ├── VerifierError        logits that are not finite, or ids outside the vocabulary
     └── RollbackError        a cache that did not give back what was asked of it
 
-A message is one line that says what happened and what to do next. The command line prints it and exits with `exit_code`;
-the server answers with `status`.
+A message is one line that says what happened and what to do next. The command line prints it and exits with
+`exit_code`; the server answers with `status`.
 """
 
 from typing import ClassVar

@@ -1,1 +1,1 @@
-"""Shipped calibration profiles, one YAML file per machine and pair. They are priors, never this machine's measurement."""
+"""Shipped calibration profiles, one YAML file per machine and pair: priors, never this machine's measurement."""

@@ -45,10 +45,10 @@ class Text:
 class Statistics:
     """What a generation did. Times in seconds; a figure that cannot be known is None.
 
-    `completion_tokens` counts what reached the text, the end-of-sequence token not among them. Prefill runs to the first
-    token of the answer; decode is everything after it. `accepted_at[k]` of `offered_at[k]` proposals at draft position k
-    were accepted, counting only positions that were really tested (every earlier one accepted). `rounds` counts rounds
-    after the first token, `emitted` the tokens they settled including an end-of-sequence token.
+    `completion_tokens` counts what reached the text, the end-of-sequence token not among them. Prefill runs to the
+    first token of the answer; decode is everything after it. `accepted_at[k]` of `offered_at[k]` proposals at draft
+    position k were accepted, counting only positions that were really tested (every earlier one accepted). `rounds`
+    counts rounds after the first token, `emitted` the tokens they settled including an end-of-sequence token.
     """
 
     prompt_tokens: int

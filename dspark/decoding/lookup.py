@@ -21,9 +21,9 @@ NO_MATCH = Match(0, ())
 class LookupIndex:
     """An online suffix automaton over prompt and answer.
 
-    Appending a token costs amortized constant time whatever the context, and the longest suffix that also ends somewhere
-    earlier is always at hand: it is the suffix link of the newest state. A state's `end` is the position of one occurrence,
-    renewed each time it is used, so that the most recent occurrence wins among equals.
+    Appending a token costs amortized constant time whatever the context, and the longest suffix that also ends
+    somewhere earlier is always at hand: it is the suffix link of the newest state. A state's `end` is the position of
+    one occurrence, renewed each time it is used, so that the most recent occurrence wins among equals.
     """
 
     def __init__(self, tokens: list[int] | tuple[int, ...] = ()) -> None:
@@ -88,8 +88,8 @@ class LookupIndex:
     def match(self, limit: int = MAX_DRAFT_TOKENS) -> Match:
         """The longest earlier occurrence of the newest tokens and what followed it.
 
-        At most as many tokens are proposed as matched, and at most `limit`: a long match is a reason to trust a long draft.
-        Where the occurrence overlaps the end, the text is periodic and the period is continued.
+        At most as many tokens are proposed as matched, and at most `limit`: a long match is a reason to trust a long
+        draft. Where the occurrence overlaps the end, the text is periodic and the period is continued.
         """
         length = self.suffix_length
         if length < MIN_MATCH_TOKENS:

@@ -1,7 +1,7 @@
 """The decoding loop: prefill, then rounds until the stop rule ends the answer."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import mlx.core as mx
 
@@ -23,7 +23,9 @@ _CLEAR_EVERY_TOKENS = 256
 class Decoding:
     """One generation. Iterate over `events` once; `sequence` tells the state at any time, also after an early exit."""
 
-    def __init__(self, target: Target, drafter: Drafter | None, pilot: Pilot, request: Request, *, lookup: bool) -> None:
+    def __init__(
+        self, target: Target, drafter: Drafter | None, pilot: Pilot, request: Request, *, lookup: bool
+    ) -> None:
         self._target = target
         self._rounds = Rounds(target, drafter, pilot)
         self._pilot = pilot
@@ -93,7 +95,7 @@ class Decoding:
             mx.clear_cache()
             yield PrefillProgress(sequence.cache.length, total)
 
-    def _round(self) -> Iterator[Event]:
+    def _round(self) -> Generator[Event, None, FinishReason | None]:
         """One round; its value is why the answer ends, or None."""
         sequence = self.sequence
         started = time.perf_counter()

@@ -46,8 +46,8 @@ class Speculation:
 class Request:
     """One generation.
 
-    `prompt` holds token ids, at least one. `stop` strings end the text before their first character. `cancelled` is polled
-    at each round border and each prefill chunk; it must be quick and must not raise.
+    `prompt` holds token ids, at least one. `stop` strings end the text before their first character. `cancelled` is
+    polled at each round border and each prefill chunk; it must be quick and must not raise.
     """
 
     prompt: Sequence[int]

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from dspark.arrays import floats, integers
 from dspark.decoding.acceptance import accepted_prefix
 from dspark.decoding.lookup import NO_MATCH, Match
 from dspark.decoding.sequence import Sequence
@@ -75,7 +76,7 @@ class Rounds:
         if self._pilot.reads_confidence:
             if draft.confidence is not None:
                 mx.eval(proposals, draft.confidence)
-                confidences = tuple(draft.confidence.tolist())
+                confidences = tuple(floats(draft.confidence))
             count = self._pilot.trim(confidences, count)
         kept = proposals[:count].astype(mx.int32) if count else None
         return self._verify(sequence, plan, anchor, kept, confidences=confidences)
@@ -98,9 +99,7 @@ class Rounds:
         sequence.tally.target_forwards += 1
         mx.async_eval(choices, peaks, *([] if rows is None else [rows]))
         verified = 0 if proposals is None else int(proposals.shape[0])
-        return Submission(
-            plan, start, anchor, proposals, verified, match.length, confidences, choices, peaks, rows
-        )
+        return Submission(plan, start, anchor, proposals, verified, match.length, confidences, choices, peaks, rows)
 
     def read(self, sequence: Sequence, submission: Submission) -> Reading:
         """Wait for a round, decide what is accepted, and give back the rest of the cache.
@@ -109,9 +108,9 @@ class Rounds:
             VerifierError: the target's output is not finite or not a token.
             RollbackError: a cache did not roll back.
         """
-        choices: list[int] = submission.choices.tolist()
-        self._check(choices, submission.peaks.tolist())
-        proposals: list[int] = [] if submission.proposals is None else submission.proposals.tolist()
+        choices = integers(submission.choices)
+        self._check(choices, floats(submission.peaks))
+        proposals = [] if submission.proposals is None else integers(submission.proposals)
         accepted = accepted_prefix(proposals, choices)
         if accepted < submission.verified:
             sequence.cache.truncate(submission.start + accepted + 1)
@@ -131,5 +130,5 @@ class Rounds:
         finite = all(peak - peak == 0.0 for peak in peaks)
         if not finite or not all(0 <= choice < self._target.vocabulary for choice in choices):
             raise VerifierError(
-                "the target's logits are not finite; nothing of this round was kept. Check the model files, or free memory, and try again"
+                "the target's logits are not finite, so this round was dropped; check the model's files and free memory"
             )

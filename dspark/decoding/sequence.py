@@ -10,8 +10,8 @@ from dspark.targets.caches import TargetCache
 class Sequence:
     """State of one generation.
 
-    Between rounds the target's cache and the drafter's context hold the same tokens: everything but the anchor, the newest
-    token, which the next round feeds. Tokens enter the caches only after the target chose them.
+    Between rounds the target's cache and the drafter's context hold the same tokens: everything but the anchor, the
+    newest token, which the next round feeds. Tokens enter the caches only after the target chose them.
     """
 
     def __init__(

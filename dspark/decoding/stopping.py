@@ -13,8 +13,8 @@ from dspark.decoding.events import FinishReason
 class Settlement:
     """What became of a run of tokens.
 
-    `count` of them were settled (an end-of-sequence token among them), the rest never happened. `tokens` reach the answer,
-    `text` is what can now be shown. `reason` is set when the answer ends here.
+    `count` of them were settled (an end-of-sequence token among them), the rest never happened. `tokens` reach the
+    answer, `text` is what can now be shown. `reason` is set when the answer ends here.
     """
 
     count: int
@@ -26,14 +26,12 @@ class Settlement:
 class StopRule:
     """Settles tokens in order: end-of-sequence first, then stop strings, then the budget.
 
-    An end-of-sequence token is no part of the answer and is not charged to the budget; a budget spent before it is reached
-    ends the answer as `length`. A stop string ends the text before its first character, even when it began in earlier
-    tokens: those whose text is wholly cut are taken back from the answer.
+    An end-of-sequence token is no part of the answer and is not charged to the budget; a budget spent before it is
+    reached ends the answer as `length`. A stop string ends the text before its first character, even when it began in
+    earlier tokens: those whose text is wholly cut are taken back from the answer.
     """
 
-    def __init__(
-        self, tokenizer: TokenizerWrapper, eos: Collection[int], stop: Iterable[str], max_tokens: int
-    ) -> None:
+    def __init__(self, tokenizer: TokenizerWrapper, eos: Collection[int], stop: Iterable[str], max_tokens: int) -> None:
         self._detokenizer = tokenizer.detokenizer
         self._eos = frozenset(eos)
         self._budget = max_tokens

@@ -25,8 +25,8 @@ class ConfidenceConfig:
 class DrafterConfig:
     """A drafter in canonical terms.
 
-    `taps` are canonical ids (the residual stream leaving layer i of the target). `block` counts proposals, all of them made by
-    slots 0 .. block-1: slot j, at the position of the anchor plus j, predicts the token one further.
+    `taps` are canonical ids (the residual stream leaving layer i of the target). `block` counts proposals, all of them
+    made by slots 0 .. block-1: slot j, at the position of the anchor plus j, predicts the token one further.
     """
 
     kind: Literal["dspark"]
@@ -69,9 +69,13 @@ class DrafterConfig:
         ):
             if mine is not None and mine != theirs:
                 raise PairingError(
-                    f"the drafter was made for a target of {what} {mine}, this model has {theirs}; give the drafter of this model"
+                    f"the drafter is for a target of {what} {mine}, this model has {theirs}; give this model's drafter"
                 )
         if self.mask_id >= vocabulary:
-            raise PairingError(f"the drafter's mask id {self.mask_id} is outside the model's vocabulary of {vocabulary}")
+            raise PairingError(
+                f"the drafter's mask id {self.mask_id} is outside the model's vocabulary of {vocabulary}"
+            )
         if self.taps[-1] >= layers - 1:
-            raise PairingError(f"the drafter taps layer {self.taps[-1]}, this model has layers 0 to {layers - 1} (the last cannot be tapped)")
+            raise PairingError(
+                f"the drafter taps layer {self.taps[-1]}, this model's layers end at {layers - 1} and its last has no tap"
+            )

@@ -67,5 +67,5 @@ class ContextCache:
     @property
     def arrays(self) -> list[mx.array]:
         """Everything held."""
-        held = [array for cache in self.caches if not cache.empty() for array in (cache.keys, cache.values)]
+        held = [array for cache in self.caches for array in (cache.keys, cache.values) if array is not None]
         return held + self._pending

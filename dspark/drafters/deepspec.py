@@ -1,6 +1,7 @@
 """DeepSpec's own packaging (`Qwen3DSparkModel`): everything at the top level, canonical tap ids.
 
-The rest of such a config is a deep copy of the target's and means nothing here (sliding windows, partial rotary, mrope).
+The rest of such a config is a deep copy of the target's and means nothing here (sliding windows, partial rotary,
+mrope).
 """
 
 from typing import Any
@@ -18,7 +19,6 @@ class _File(Backbone, SequentialHeads):
     draft_vocab_size: int | None = None
 
 
-
 def translate(fields: dict[str, Any]) -> DrafterConfig:
     """Canonical config of a DeepSpec checkpoint.
 
@@ -26,7 +26,9 @@ def translate(fields: dict[str, Any]) -> DrafterConfig:
         DrafterFormatError: a field is missing, wrong, or names a feature that is not read.
     """
     if fields.get("enable_qwen35_gated_q_proj"):
-        raise DrafterFormatError("this drafter gates its queries (enable_qwen35_gated_q_proj), which is not supported yet")
+        raise DrafterFormatError(
+            "this drafter gates its queries (enable_qwen35_gated_q_proj), which is not supported yet"
+        )
     file = parse(_File, fields, "DeepSpec packaging")
     if file.draft_vocab_size not in (None, file.vocab_size):
         raise DrafterFormatError(

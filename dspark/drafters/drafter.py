@@ -42,4 +42,4 @@ class Drafter(Protocol):
         """An empty context for one sequence."""
 
     def draft(self, context: DrafterContext, anchor: mx.array, cap: int) -> Draft:
-        """Propose at most `cap` tokens to follow `anchor` [1], the newest token, which the context does not hold yet."""
+        """Propose at most `cap` tokens to follow `anchor` [1], the newest token, not yet in the context."""

@@ -82,9 +82,9 @@ class DSparkDrafter:
     @property
     def parameter_bytes(self) -> int:
         """Memory held beyond the tables shared with the target."""
-        own = [array for _, array in tree_flatten(self._model.parameters())]
-        own += [module.weight for module in (self._own_embedding, self._own_head) if module is not None]
-        return sum(array.nbytes for array in own)
+        tables = [module for module in (self._own_embedding, self._own_head) if module is not None]
+        modules: list[nn.Module] = [self._model, *tables]
+        return sum(array.nbytes for module in modules for _, array in tree_flatten(module.parameters()))
 
     def new_context(self) -> ContextCache:
         """An empty context for one sequence."""
@@ -102,7 +102,8 @@ class DSparkDrafter:
     def draft(self, context: DrafterContext, anchor: mx.array, cap: int) -> Draft:
         """Propose min(cap, block) tokens after `anchor`.
 
-        The block keeps its full width, since every slot sees every other; the head and the sequential steps run over the cap.
+        The block keeps its full width, since every slot sees every other; the head and the sequential steps run over
+        the cap.
         """
         count = min(cap, self.block)
         hidden = self.hidden(context, anchor)[0, :count]

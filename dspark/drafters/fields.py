@@ -11,7 +11,7 @@ Positive = Field(gt=0)
 
 
 class Fields(BaseModel):
-    """A group of config fields. Unknown ones are ignored: packagings carry much of the target's config along as noise."""
+    """A group of config fields. Unknown ones are ignored: much of a drafter's config is noise from the target's."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
@@ -72,7 +72,9 @@ class SequentialHeads(Fields):
         if self.markov_rank == 0:
             return None
         if self.markov_head_type != "vanilla":
-            raise DrafterFormatError(f"Markov heads of type {self.markov_head_type} are not supported yet; use a vanilla one")
+            raise DrafterFormatError(
+                f"Markov heads of type {self.markov_head_type} are not supported yet; use a vanilla one"
+            )
         return MarkovConfig(kind="vanilla", rank=self.markov_rank)
 
     def confidence(self) -> ConfidenceConfig | None:
@@ -100,5 +102,3 @@ def parse(kind: type[F], values: object, where: str) -> F:
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, f['loc'])) or where}: {f['msg'].lower()}" for f in error.errors())
         raise DrafterFormatError(f"the drafter's config ({where}) is incomplete or wrong: {faults}") from error
-
-

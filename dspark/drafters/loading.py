@@ -1,6 +1,7 @@
 """From a drafter folder to a drafter bound to its target."""
 
 from pathlib import Path
+from typing import cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -33,7 +34,9 @@ def load_drafter(folder: Path, target: Target) -> DSparkDrafter:
     embedding = _table(weights, "embed_tokens.weight", (config.vocabulary, config.hidden_size))
     head = _table(weights, "lm_head.weight", (config.draft_vocabulary, config.hidden_size))
     if head is None and config.reduced:
-        raise DrafterFormatError("the drafter has a reduced vocabulary but no lm_head of its own; fetch the drafter again")
+        raise DrafterFormatError(
+            "the drafter has a reduced vocabulary but no lm_head of its own; fetch the drafter again"
+        )
     model = DSparkModel(config)
     _fill(model, weights)
     mx.eval(model.parameters())
@@ -54,9 +57,11 @@ def _read_weights(folder: Path) -> dict[str, mx.array]:
     weights: dict[str, mx.array] = {}
     for file in files:
         try:
-            weights.update(mx.load(str(file)))
+            weights.update(cast(dict[str, mx.array], mx.load(str(file))))
         except (RuntimeError, ValueError, OSError) as error:
-            raise CheckpointError(f"{file} cannot be read (truncated?); delete it and fetch the drafter again") from error
+            raise CheckpointError(
+                f"{file} cannot be read (truncated?); delete it and fetch the drafter again"
+            ) from error
     return {name: value for name, value in weights.items() if name not in _IGNORED}
 
 
@@ -70,9 +75,9 @@ def _dequantized(weights: dict[str, mx.array], config: DrafterConfig, dtype: mx.
         if f"{base}.scales" in weights:
             if config.quantization is None:
                 raise DrafterFormatError(f"{name} is quantized but the drafter's config has no `quantization`")
-            scales, biases = weights[f"{base}.scales"], weights.get(f"{base}.biases")
+            scales, biases = (weights[f"{base}.{part}"].astype(mx.float32) for part in ("scales", "biases"))
             group, bits = config.quantization["group_size"], config.quantization["bits"]
-            value = mx.dequantize(value, scales.astype(mx.float32), biases.astype(mx.float32), group_size=group, bits=bits)
+            value = mx.dequantize(value, scales, biases, group_size=group, bits=bits)
         out[name] = value.astype(dtype) if mx.issubdtype(value.dtype, mx.floating) else value
     return out
 
@@ -84,10 +89,14 @@ def _mapping(weights: dict[str, mx.array], config: DrafterConfig) -> mx.array | 
             raise DrafterFormatError("the drafter has a reduced vocabulary but no d2t table to map it back")
         return None
     if offsets.shape != (config.draft_vocabulary,):
-        raise DrafterFormatError(f"d2t has shape {list(offsets.shape)}, the draft vocabulary has {config.draft_vocabulary} ids")
+        raise DrafterFormatError(
+            f"d2t has shape {list(offsets.shape)}, the draft vocabulary has {config.draft_vocabulary} ids"
+        )
     ids = mx.arange(config.draft_vocabulary, dtype=mx.int32) + offsets.astype(mx.int32)
     if int(ids.min()) < 0 or int(ids.max()) >= config.vocabulary:
-        raise PairingError(f"d2t maps outside the vocabulary of {config.vocabulary}; the drafter belongs to another target")
+        raise PairingError(
+            f"d2t maps outside the vocabulary of {config.vocabulary}; the drafter belongs to another target"
+        )
     return ids
 
 
@@ -107,7 +116,9 @@ def _fill(model: DSparkModel, weights: dict[str, mx.array]) -> None:
         raise DrafterFormatError(f"the drafter has tensors that this packaging does not: {_some(extra)}")
     for name, value in weights.items():
         if value.shape != expected[name].shape:
-            raise DrafterFormatError(f"{name} has shape {list(value.shape)}, the config says {list(expected[name].shape)}")
+            raise DrafterFormatError(
+                f"{name} has shape {list(value.shape)}, the config says {list(expected[name].shape)}"
+            )
     model.load_weights(list(weights.items()))
 
 

@@ -24,7 +24,9 @@ def read_config(folder: Path) -> DrafterConfig:
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise DrafterFormatError(f"{folder} has no config.json, so it is not a drafter; check the path given to --drafter") from error
+        raise DrafterFormatError(
+            f"{folder} has no config.json, so it is not a drafter; check the path given to --drafter"
+        ) from error
     except (OSError, ValueError) as error:
         raise DrafterFormatError(f"{file} is not readable JSON ({error}); fetch the drafter again") from error
     if not isinstance(fields, dict):

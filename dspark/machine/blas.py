@@ -5,7 +5,6 @@ the dynamic loader looks for `cblas_sgemm` in preloaded libraries first.
 """
 
 import ctypes
-import os
 import re
 import sysconfig
 from collections.abc import Mapping
@@ -29,7 +28,10 @@ class Blas:
     @property
     def optimized(self) -> bool | None:
         """Whether it is a fast one; None when none was found."""
-        return None if self.in_use is None else bool(OPTIMIZED.search(self.in_use.name))
+        if self.in_use is None:
+            return None
+        # Debian's OpenBLAS also comes as openblas-pthread/libblas.so.3.
+        return bool(OPTIMIZED.search("/".join(self.in_use.parts[-2:])))
 
 
 def detect() -> Blas:
@@ -38,7 +40,7 @@ def detect() -> Blas:
         maps = Path("/proc/self/maps").read_text(errors="replace")
     except OSError:
         maps = ""
-    return Blas(in_use=_preloaded(maps) or linked(maps), installed=find(library_folders()))
+    return Blas(in_use=preloaded(maps) or linked(maps), installed=find(library_folders()))
 
 
 def linked(maps: str) -> Path | None:
@@ -82,9 +84,8 @@ def core_type(cpu_flags: frozenset[str]) -> str | None:
     return "Haswell" if "avx2" in cpu_flags else None
 
 
-def _preloaded(maps: str) -> Path | None:
-    if not os.environ.get("LD_PRELOAD"):
-        return None
+def preloaded(maps: str) -> Path | None:
+    """The library whose `cblas_sgemm` everything in this process finds before any other, if there is one."""
     try:
         symbol = ctypes.CDLL(None).cblas_sgemm
     except (AttributeError, OSError):

@@ -115,14 +115,13 @@ def write(text: str, path: Path) -> None:
 def _markdown(result: RaceResult) -> Iterator[str]:
     yield f"# Race of {_cell(result.loaded.model)}, {result.setup.date:%Y-%m-%d}\n"
     yield f"```\n{result.setup.command}\n```\n"
-    stamp = {"dtype": result.loaded.dtype, "date": result.setup.date.isoformat(timespec="seconds"), **result.stamp}
-    yield from _grid(("", ""), [(key, _cell(value)) for key, value in stamp.items()], numeric=False)
+    yield from _grid(("", ""), report.stamp_rows(result), numeric=False)
     for note in result.loaded.notes:
         yield f"{_cell(note)}\n"
     if result.interrupted:
         yield "**Interrupted: a part of the trials only.**\n"
     yield from _grid(("arm", "settings", "against plain", "repeats itself"), report.arm_rows(result), numeric=False)
-    columns = report.SPEED + report.WORK
+    columns = report.SPEED + report.PARTS
     for klass in [*result.classes, OVERALL]:
         yield f"## {_cell(report.heading(result, klass))}\n"
         yield from _grid(("arm", *(name for name, _ in columns)), report.rows(result, klass, columns))

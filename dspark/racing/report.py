@@ -1,6 +1,6 @@
 """A race in words and table cells, for a terminal and for Markdown alike."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from dspark.decoding.verdict import END, Evidence
 from dspark.racing.comparison import Check
@@ -19,20 +19,22 @@ SPEED: tuple[Column, ...] = (
     ("spread", lambda seen: number(seen.spread, ".1%")),
     ("ratio", lambda seen: number(_value(seen.end_to_end), ".2f")),
     ("95 %", lambda seen: interval(seen.end_to_end)),
-)
-WORK: tuple[Column, ...] = (
-    ("prompt ms", lambda seen: number(None if seen.prefill_s is None else 1000 * seen.prefill_s, ".0f")),
-    ("decode tok/s", lambda seen: number(seen.decode_tokens_per_second, ".1f")),
-    ("decode ratio", lambda seen: number(_value(seen.decode), ".2f")),
-    ("tok/round", lambda seen: number(seen.accept_len, ".2f")),
+    ("tokens a round", lambda seen: number(seen.accept_len, ".2f")),
     ("forwards", lambda seen: number(seen.target_forwards, ".0f")),
 )
-LEGEND = (
-    "tok/s: median end-to-end rate. spread: how far repeats of one prompt lie apart (median deviation). "
-    "ratio: end-to-end speed over plain decoding's, median of pairs of answers; overall: geometric mean of the "
-    "classes. 95 %: bootstrap over prompts and trials. tok/round: tokens settled a round. forwards: target passes an "
-    "answer."
+PARTS: tuple[Column, ...] = (
+    ("prompt ms", lambda seen: number(None if seen.prefill_s is None else 1000 * seen.prefill_s, ".0f")),
+    ("decode ms", lambda seen: number(None if seen.decode_s is None else 1000 * seen.decode_s, ".0f")),
+    ("decode tok/s", lambda seen: number(seen.decode_tokens_per_second, ".1f")),
+    ("decode ratio", lambda seen: number(_value(seen.decode), ".2f")),
+    ("decode 95 %", lambda seen: interval(seen.decode)),
 )
+LEGEND = (
+    "tok/s: end-to-end rate, median. spread: how far repeats of one prompt lie apart (median deviation). "
+    "ratio: end-to-end speed over plain decoding's, median over pairs of answers; overall, the geometric mean of the "
+    "classes. 95 %: bootstrap over prompts and trials. forwards: target passes an answer."
+)
+STAMPED = ("chip", "gpu_cores", "os", "device", "blas", "mlx", "mlx_lm", "mlx_dspark", "git")
 
 
 def arm_rows(result: RaceResult) -> Iterator[tuple[str, str, str, str]]:
@@ -125,9 +127,17 @@ def failures(result: RaceResult) -> Iterator[str]:
         yield f"{arm} failed: {message}"
 
 
-def stamp_line(stamp: Mapping[str, object]) -> str:
-    """The stamp in one line; empty fields left out."""
-    return ", ".join(f"{key} {value}" for key, value in stamp.items() if value not in (None, "", [], {}))
+def stamp_line(result: RaceResult) -> str:
+    """What a reader must know of the machine, in one line; exports hold the whole stamp."""
+    known = [f"{key} {result.stamp[key]}" for key in STAMPED if result.stamp.get(key) is not None]
+    return ", ".join([f"{result.loaded.model} in {result.loaded.dtype}", *known])
+
+
+def stamp_rows(result: RaceResult) -> Iterator[tuple[str, str]]:
+    """The whole stamp, without what is unknown."""
+    yield "pair", " + ".join(name for name in (result.loaded.model, result.loaded.drafter) if name is not None)
+    yield "activations", result.loaded.dtype
+    yield from ((key, str(value)) for key, value in result.stamp.items() if value not in (None, {}, []))
 
 
 def number(value: float | None, form: str) -> str:

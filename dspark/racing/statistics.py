@@ -33,7 +33,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio to plain decoding; no interval where a single pair is all there is."""
+    """A ratio to plain decoding; no interval where all pairs are alike (a single one, or plain decoding itself)."""
 
     value: float
     interval: Interval | None
@@ -73,40 +73,36 @@ def summarise(trials: Sequence[Trial], arms: Sequence[str], classes: Sequence[st
     """Figures of each arm in each class and over all; the first of `arms` is plain decoding."""
     table: Table = {}
     for arm in arms:
-        end_to_end = _ratios(trials, arms[0], arm, lambda trial: trial.tokens_per_second)
-        decode = _ratios(trials, arms[0], arm, lambda trial: trial.statistics.decode_tokens_per_second)
-        own = [trial for trial in trials if trial.arm == arm]
+        end_to_end = _pairs(trials, arms[0], arm, lambda trial: trial.tokens_per_second)
+        decode = _pairs(trials, arms[0], arm, lambda trial: trial.statistics.decode_tokens_per_second)
         table[arm] = {
-            klass: _figures(
-                [trial for trial in own if trial.klass == klass],
-                class_ratio(end_to_end.get(klass, {}), seed),
-                class_ratio(decode.get(klass, {}), seed),
+            name: _figures(
+                [trial for trial in trials if trial.arm == arm and trial.klass in members],
+                ratio([end_to_end[klass] for klass in members if klass in end_to_end], seed),
+                ratio([decode[klass] for klass in members if klass in decode], seed),
             )
-            for klass in classes
+            for name, members in (*((klass, (klass,)) for klass in classes), (OVERALL, tuple(classes)))
         }
-        table[arm][OVERALL] = _figures(own, overall_ratio(end_to_end, seed), overall_ratio(decode, seed))
     return table
 
 
-def class_ratio(ratios: Ratios, seed: int) -> Ratio | None:
-    """Median of all pairs of one class, with its interval."""
-    values = _flat(ratios)
+def ratio(classes: Sequence[Ratios], seed: int) -> Ratio | None:
+    """Geometric mean of the medians of `classes`, with its interval; None without a pair.
+
+    The interval is a percentile bootstrap that resamples the prompts of each class, and then the trials of each prompt
+    drawn. Both, because trials of one prompt resemble each other: drawing from all pairs alike would take repeats for
+    further prompts, and promise for the class what was seen on three prompts.
+    """
+    values = {value for ratios in classes for each in ratios.values() for value in each}
     if not values:
         return None
+    centre = geometric_mean(median(value for each in ratios.values() for value in each) for ratios in classes)
+    if len(values) == 1:
+        return Ratio(centre, None)
     rng = random.Random(seed)
-    return Ratio(median(values), _interval([ratios], lambda: median(_resampled(ratios, rng))))
-
-
-def overall_ratio(classes: Mapping[str, Ratios], seed: int) -> Ratio | None:
-    """Geometric mean of the classes' medians, with its interval."""
-    present = [ratios for ratios in classes.values() if _flat(ratios)]
-    if not present:
-        return None
-    rng = random.Random(seed)
-    return Ratio(
-        geometric_mean(median(_flat(ratios)) for ratios in present),
-        _interval(present, lambda: geometric_mean(median(_resampled(ratios, rng)) for ratios in present)),
-    )
+    drawn = sorted(geometric_mean(median(_resampled(ratios, rng)) for ratios in classes) for _ in range(RESAMPLES))
+    tail = round(RESAMPLES * (1 - CONFIDENCE) / 2)
+    return Ratio(centre, Interval(drawn[tail], drawn[-1 - tail]))
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -121,30 +117,17 @@ def spread(times: Sequence[float]) -> float | None:
     return median(abs(time - middle) for time in times) / middle if middle > 0 else None
 
 
-def _ratios(
+def _pairs(
     trials: Iterable[Trial], baseline: str, arm: str, rate: Callable[[Trial], float | None]
 ) -> dict[str, dict[int, list[float]]]:
     """Class → prompt → the ratios of its trials; only pairs of which both halves have a rate."""
     plain = {(trial.prompt, trial.number): rate(trial) for trial in trials if trial.arm == baseline}
-    ratios: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    ratios: dict[str, dict[int, list[float]]] = {}
     for trial in trials:
         ours, theirs = rate(trial), plain.get((trial.prompt, trial.number))
         if trial.arm == arm and ours and theirs:
-            ratios[trial.klass][trial.prompt].append(ours / theirs)
+            ratios.setdefault(trial.klass, {}).setdefault(trial.prompt, []).append(ours / theirs)
     return ratios
-
-
-def _interval(classes: Sequence[Ratios], draw: Callable[[], float]) -> Interval | None:
-    """Percentile bootstrap. `draw` resamples prompts, and the trials of each prompt drawn.
-
-    Both steps, because trials of one prompt resemble each other: drawing from all pairs alike would take repeats for
-    further prompts, and promise for the class what was seen on three prompts.
-    """
-    if sum(len(_flat(ratios)) for ratios in classes) < 2:
-        return None
-    drawn = sorted(draw() for _ in range(RESAMPLES))
-    tail = int(RESAMPLES * (1 - CONFIDENCE) / 2)
-    return Interval(drawn[tail], drawn[-1 - tail])
 
 
 def _resampled(ratios: Ratios, rng: random.Random) -> list[float]:
@@ -186,7 +169,3 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 def _totals(rows: Iterable[Sequence[int]]) -> tuple[int, ...]:
     return tuple(sum(column) for column in zip_longest(*rows, fillvalue=0))
-
-
-def _flat(ratios: Ratios) -> list[float]:
-    return [value for values in ratios.values() for value in values]

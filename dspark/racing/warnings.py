@@ -53,15 +53,18 @@ def _alike(entrants: Iterable[Entrant]) -> Iterator[RaceWarning]:
 
 
 def _spread(table: Table) -> Iterator[RaceWarning]:
+    wide = []
     for arm, row in table.items():
         spreads = {klass: seen.spread for klass, seen in row.items() if klass != OVERALL and seen.spread is not None}
         worst = max(spreads, key=spreads.__getitem__, default=None)
         if worst is not None and spreads[worst] > HIGH_SPREAD:
-            yield RaceWarning(
-                "spread",
-                f"{arm} on {worst}: repeats of one prompt lie {spreads[worst]:.0%} apart; close other programs, let "
-                "the machine cool, or raise --trials",
-            )
+            wide.append(f"{arm} {spreads[worst]:.0%} on {worst}")
+    if wide:
+        yield RaceWarning(
+            "spread",
+            f"repeats of one prompt lie far apart ({', '.join(wide)}); close other programs, let the machine cool, or "
+            "raise --trials",
+        )
 
 
 def _short(table: Table) -> Iterator[RaceWarning]:

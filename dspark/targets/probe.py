@@ -18,7 +18,9 @@ def probe_taps(target: Target, ids: tuple[int, ...], target_hidden: int) -> None
     """
     depth = len(target.layers)
     if not ids or list(ids) != sorted(set(ids)) or ids[0] < -1 or ids[-1] >= depth - 1:
-        raise PairingError(f"the drafter taps layers {list(ids)}, this model has layers 0 to {depth - 1} (the last cannot be tapped)")
+        raise PairingError(
+            f"the drafter taps layers {list(ids)}, this model has layers 0 to {depth - 1} (the last cannot be tapped)"
+        )
     tokens = _probe_tokens(target)
     target.tap(())
     plain, _ = target.forward(tokens, target.new_cache())
@@ -27,14 +29,21 @@ def probe_taps(target: Target, ids: tuple[int, ...], target_hidden: int) -> None
     assert rows is not None
     mx.eval(plain, tapped, rows)
     if not bool(mx.array_equal(plain, tapped)):
-        raise DecodingError("reading hidden states changes this model's logits; use --arm baseline and report the model")
+        raise DecodingError(
+            "reading hidden states changes this model's logits; use --arm baseline and report the model"
+        )
     width = len(ids) * target_hidden
     if rows.shape[-1] != width:
-        raise PairingError(f"the drafter reads {width} features a token, this model's taps give {rows.shape[-1]}: wrong pairing")
+        raise PairingError(
+            f"the drafter reads {width} features a token, this model's taps give {rows.shape[-1]}: wrong pairing"
+        )
 
 
 def rollback_refusal(target: Target) -> str | None:
-    """Why speculation cannot be exact on this model, or None. Tries one rejection and compares with a cache that never saw it."""
+    """Why speculation cannot be exact on this model, or None.
+
+    Tries one rejection and compares with a cache that never saw it.
+    """
     cache = target.new_cache()
     if (reason := cache.rollback_refusal) is not None:
         return reason
@@ -45,10 +54,10 @@ def rollback_refusal(target: Target) -> str | None:
     clean = target.new_cache()
     target.forward(tokens[:, :_KEEP], clean)
     expected, _ = target.forward(tokens[:, :1], clean)
-    # Widths 6 and 2 may take different kernels, so a little rounding is not a fault; a stale row changes logits by whole units.
-    scale = mx.maximum(mx.abs(expected).max(), 1.0)
-    drift = float(mx.abs(after.astype(mx.float32) - expected.astype(mx.float32)).max() / scale)
-    return None if drift < 0.05 else f"a rejected block left traces in its cache (logits moved by {drift:.0%})"
+    # Widths 6 and 2 may take different kernels, so a little rounding is not a fault; a stale row changes logits by
+    whole units. scale = mx.maximum(mx.abs(expected).max(), 1.0) drift = float(mx.abs(after.astype(mx.float32) -
+    expected.astype(mx.float32)).max() / scale) return None if drift < 0.05 else f"a rejected block left traces in its
+    cache (logits moved by {drift:.0%})"
 
 
 def _probe_tokens(target: Target) -> mx.array:

@@ -1,4 +1,4 @@
-"""Hidden taps: reading the residual stream that leaves chosen decoder layers, without touching the model for anyone else."""
+"""Hidden taps: reading the residual stream behind chosen decoder layers; the model stays as it was for everyone else."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,9 +11,9 @@ import mlx.nn as nn
 class HiddenTaps:
     """Records what leaves the tapped layers during one forward.
 
-    Ids are canonical: i is the residual stream leaving decoder layer i, -1 the embedding output that enters layer 0. While a
-    recording is open, each tapped layer object temporarily has a subclass of its own class, so that every attribute look-up on
-    it still works; afterwards the model is as mlx-lm made it.
+    Ids are canonical: i is the residual stream leaving decoder layer i, -1 the embedding output that enters layer 0.
+    While a recording is open, each tapped layer object temporarily has a subclass of its own class, so that every
+    attribute look-up on it still works; afterwards the model is as mlx-lm made it.
     """
 
     def __init__(self, layers: list[nn.Module], ids: tuple[int, ...]) -> None:

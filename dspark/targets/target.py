@@ -99,7 +99,9 @@ class Target:
         for path, module in self.model.named_modules():
             if path.rsplit(".", 1)[-1] == name:
                 return module
-        raise PairingError(f"the {self.family} family has no module `{name}` that a drafter could share; use --arm lookup")
+        raise PairingError(
+            f"the {self.family} family has no module `{name}` that a drafter could share; use --arm lookup"
+        )
 
     def new_cache(self) -> TargetCache:
         """An empty cache for one sequence."""

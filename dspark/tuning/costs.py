@@ -8,8 +8,8 @@ from dataclasses import dataclass
 class CostModel:
     """Milliseconds of one target forward by width (rows), and of one draft by cap (proposals).
 
-    Both are measured points, sorted and at least one; between them costs are interpolated, beyond the last they grow by its
-    slope. `source` says where they came from.
+    Both are measured points, sorted and at least one; between them costs are interpolated, beyond the last they grow
+    by its slope. `source` says where they came from.
     """
 
     verify: tuple[tuple[int, float], ...]

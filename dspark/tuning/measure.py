@@ -1,7 +1,7 @@
 """Measuring the cost model of a loaded pair: the only part of this room that touches MLX."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 
 import mlx.core as mx
@@ -32,7 +32,7 @@ def measure_costs(target: Target, drafter: Drafter | None) -> CostModel:
         mx.eval(mx.argmax(logits[0], axis=-1), *([] if tapped is None else [tapped]))
         cache.truncate(base)
 
-    verify = _interleaved({width: lambda width=width: forward(width) for width in _WIDTHS})
+    verify = _interleaved(forward, _WIDTHS)
     draft: dict[int, float] = {}
     if drafter is not None and rows is not None:
         context = drafter.new_context()
@@ -45,17 +45,17 @@ def measure_costs(target: Target, drafter: Drafter | None) -> CostModel:
             proposed = drafter.draft(context, anchor, cap)
             mx.eval(proposed.tokens, *([] if proposed.confidence is None else [proposed.confidence]))
 
-        caps = sorted({1, (drafter.block + 1) // 2, drafter.block})
-        draft = _interleaved({cap: lambda cap=cap: propose(cap) for cap in caps})
+        draft = _interleaved(propose, sorted({1, (drafter.block + 1) // 2, drafter.block}))
     return CostModel(tuple(sorted(verify.items())), tuple(sorted(draft.items())), source="measured at load")
 
 
-def _interleaved(runs: dict[int, Callable[[], None]]) -> dict[int, float]:
-    times: dict[int, list[float]] = {key: [] for key in runs}
+def _interleaved(run: Callable[[int], None], sizes: Sequence[int]) -> dict[int, float]:
+    """Median milliseconds of `run` by size."""
+    times: dict[int, list[float]] = {size: [] for size in sizes}
     for repeat in range(1 + _REPEATS):
-        for key, run in runs.items():
+        for size in sizes:
             started = time.perf_counter()
-            run()
+            run(size)
             if repeat > 0:  # the first pass warms
-                times[key].append((time.perf_counter() - started) * 1e3)
-    return {key: median(values) for key, values in times.items()}
+                times[size].append((time.perf_counter() - started) * 1e3)
+    return {size: median(values) for size, values in times.items()}

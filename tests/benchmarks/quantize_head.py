@@ -1,4 +1,6 @@
-"""Make the head that ships with the package from the trained one: `python tests/benchmarks/quantize_head.py TRAINED OUT`.
+"""Make the head that ships with the package from the trained one.
+
+    python tests/benchmarks/quantize_head.py TRAINED OUT
 
 TRAINED is a drafter folder in the "speculators" packaging (bf16), OUT usually `dspark/hub/demo_head`. Matrices become
 8-bit in groups of 64; what is small or wants its precision stays: norms, the confidence head, the vocabulary map.

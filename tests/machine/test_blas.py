@@ -36,7 +36,13 @@ def test_no_library_is_unknown() -> None:
 
 @pytest.mark.parametrize(
     ("name", "fast"),
-    [("libopenblasp-r0.3.21.so", True), ("libmkl_rt.so.2", True), ("libblas.so.3", False), ("libblis.so.4", True)],
+    [
+        ("libopenblasp-r0.3.21.so", True),
+        ("openblas-pthread/libblas.so.3", True),
+        ("libmkl_rt.so.2", True),
+        ("libblis.so.4", True),
+        ("libblas.so.3", False),
+    ],
 )
 def test_fast_libraries(name: str, fast: bool) -> None:
     assert Blas(Path("/usr/lib") / name).optimized is fast
