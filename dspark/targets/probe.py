@@ -54,10 +54,10 @@ def rollback_refusal(target: Target) -> str | None:
     clean = target.new_cache()
     target.forward(tokens[:, :_KEEP], clean)
     expected, _ = target.forward(tokens[:, :1], clean)
-    # Widths 6 and 2 may take different kernels, so a little rounding is not a fault; a stale row changes logits by
-    whole units. scale = mx.maximum(mx.abs(expected).max(), 1.0) drift = float(mx.abs(after.astype(mx.float32) -
-    expected.astype(mx.float32)).max() / scale) return None if drift < 0.05 else f"a rejected block left traces in its
-    cache (logits moved by {drift:.0%})"
+    # Widths 6 and 2 may take different kernels, so a little rounding is no fault; a stale row moves logits by whole units.
+    scale = mx.maximum(mx.abs(expected).max(), 1.0)
+    drift = float((mx.abs(after.astype(mx.float32) - expected.astype(mx.float32)).max() / scale).item())
+    return None if drift < 0.05 else f"a rejected block left traces in its cache (logits moved by {drift:.0%})"
 
 
 def _probe_tokens(target: Target) -> mx.array:

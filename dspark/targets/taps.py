@@ -1,4 +1,4 @@
-"""Hidden taps: reading the residual stream behind chosen decoder layers; the model stays as it was for everyone else."""
+"""Hidden taps: reading the residual stream behind chosen decoder layers; the model stays as it was for all others."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
