@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DEMO = "demo"
 STDOUT = "-"
-WIDE = 100  # columns from which a class fits into one table
+WIDE = 92  # columns from which a class fits into one table
 
 
 def race(
@@ -139,8 +139,9 @@ def print_race(result: RaceResult, console: Console) -> None:
 
     if result.interrupted:
         print_lines(console, "interrupted: what follows is a part of the race", style="bold")
-    _print_table(console, "arms", ("arm", "settings", "against plain", "repeats"), list(report.arm_rows(result)))
+    _print_table(console, ("arm", "settings", "against plain", "repeats"), report.arm_rows(result))
     for klass in [*result.classes, OVERALL]:
+        console.print()
         _print_figures(console, result, klass)
         for line in report.positions(result, klass):
             print_lines(console, line, indent=1)
@@ -172,35 +173,21 @@ def _print_figures(console: Console, result: RaceResult, klass: str) -> None:
     """One table where the terminal is wide enough, otherwise two: end-to-end, and its parts."""
     from dspark.racing import report
 
-    title = report.heading(result, klass)
+    print_lines(console, report.heading(result, klass), style="bold")
     wide = console.width >= WIDE
     for columns in (report.SPEED + report.PARTS,) if wide else (report.SPEED, report.PARTS):
-        names = tuple(_stacked(name) for name, _ in columns)
-        _print_table(console, title, ("arm", *names), report.rows(result, klass, columns), names)
-        title = ""
+        names = tuple(name.replace(" ", "\n", 1) for name, _ in columns)  # numbers are narrow, and so are terminals
+        _print_table(console, ("arm", *names), report.rows(result, klass, columns), names)
 
 
 def _print_table(
-    console: Console,
-    title: str,
-    head: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    numeric: tuple[str, ...] = (),
+    console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], numeric: tuple[str, ...] = ()
 ) -> None:
     drawn = table(*head, numeric=numeric)
     drawn.show_edge, drawn.pad_edge, drawn.collapse_padding = False, False, True
-    for row in rows:
-        drawn.add_row(*row)
-    console.print()
-    if title:
-        print_lines(console, title, style="bold")
+    for label, *cells in rows:
+        drawn.add_row(label.replace(",", ",\n"), *cells)  # settings break where they are separated
     console.print(drawn)
-
-
-def _stacked(name: str) -> str:
-    """A column's name on two lines: a number is narrow, and a terminal is, too."""
-    first, _, rest = name.partition(" ")
-    return f"{first}\n{rest}"
 
 
 def _check_outputs(json_file: str | None, markdown_file: str | None) -> None:

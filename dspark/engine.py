@@ -160,7 +160,7 @@ class Engine:
             return resolve(options.model, kind="model", trust_remote_code=options.trust_remote_code)
         if options.precision is not None:
             return demo.target(options.precision)
-                precision, why = fastest_precision()
+        precision, why = fastest_precision()
         notes.append(why)
         return demo.target(precision)
 

@@ -77,5 +77,5 @@ class DrafterConfig:
             )
         if self.taps[-1] >= layers - 1:
             raise PairingError(
-                f"the drafter taps layer {self.taps[-1]}, this model's layers end at {layers - 1} and its last has no tap"
+                f"the drafter taps layer {self.taps[-1]}, this model ends at {layers - 1} and its last has no tap"
             )

@@ -67,5 +67,5 @@ class ContextCache:
     @property
     def arrays(self) -> list[mx.array]:
         """Everything held."""
-        held = [array for cache in self.caches for array in (cache.keys, cache.values) if array is not None]
+        held: list[mx.array] = [a for cache in self.caches for a in (cache.keys, cache.values) if a is not None]
         return held + self._pending

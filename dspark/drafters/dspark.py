@@ -28,12 +28,11 @@ class ConfidenceHead(nn.Module):
 
     def __init__(self, config: ConfidenceConfig, hidden_size: int, rank: int) -> None:
         super().__init__()
-        self.with_markov = config.with_markov
         self.proj = nn.Linear(hidden_size + (rank if config.with_markov else 0), 1)
 
     def __call__(self, hidden: mx.array, previous: mx.array | None) -> mx.array:
-        """[n] chances for hidden rows [n, d] and Markov embeddings [n, r] of the tokens before them."""
-        rows = mx.concatenate([hidden, previous], axis=-1) if self.with_markov else hidden
+        """[n] chances for hidden rows [n, d] and, where the head reads them, the Markov rows [n, r] of the tokens before."""
+        rows = hidden if previous is None else mx.concatenate([hidden, previous], axis=-1)
         return mx.sigmoid(self.proj(rows).astype(mx.float32)).squeeze(-1)
 
 
@@ -133,4 +132,6 @@ class DSparkDrafter:
         return ids if self._d2t is None else self._d2t[ids]
 
     def _confidence(self, hidden: mx.array, embedded: mx.array | None) -> mx.array | None:
-        return self._model.confidence_head(hidden, embedded) if self.config.confidence else None
+        if self.config.confidence is None:
+            return None
+        return self._model.confidence_head(hidden, embedded if self.config.confidence.with_markov else None)

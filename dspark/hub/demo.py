@@ -42,13 +42,14 @@ def head() -> Path:
     return Path(__file__).parent / "demo_head"
 
 
-def target(precision: Precision) -> Path:
-    """The folder of the demo model in `precision`, fetched and converted on first use.
+def target(precision: str) -> Path:
+    """The folder of the demo model in `precision` (one of `PRECISIONS`), fetched and converted on first use.
 
     Raises `NetworkError` if it has to be fetched and cannot, `StorageError` if the cache cannot be written or the disk
     is full, `CheckpointError` if what was fetched is not what was expected, `UsageError` for an unknown precision.
     """
-    if precision not in PRECISIONS:
+    known = next((name for name in PRECISIONS if name == precision), None)
+    if known is None:
         raise UsageError(f"no precision {precision!r}: choose one of {', '.join(PRECISIONS)}")
     cache = shelves.home()
     folder = cache / "models" / f"demo-smollm2-135m-instruct-{precision}"
@@ -58,7 +59,7 @@ def target(precision: Precision) -> Path:
     try:
         with _lock(cache):
             if not _built(folder):
-                _build(folder, gguf(cache / "downloads"), precision)
+                _build(folder, gguf(cache / "downloads"), known)
     except OSError as error:
         raise storage.refused(error, cache, _HOME_VARIABLE) from error
     return folder

@@ -2,6 +2,7 @@
 
 import mlx.core as mx
 
+from dspark.arrays import floats
 from dspark.errors import DecodingError, PairingError
 from dspark.targets.target import Target
 
@@ -54,9 +55,9 @@ def rollback_refusal(target: Target) -> str | None:
     clean = target.new_cache()
     target.forward(tokens[:, :_KEEP], clean)
     expected, _ = target.forward(tokens[:, :1], clean)
-    # Widths 6 and 2 may take different kernels, so a little rounding is no fault; a stale row moves logits by whole units.
+    # Widths 6 and 2 may take different kernels, so a little rounding is no fault; a stale row moves logits far.
     scale = mx.maximum(mx.abs(expected).max(), 1.0)
-    drift = float((mx.abs(after.astype(mx.float32) - expected.astype(mx.float32)).max() / scale).item())
+    drift = floats((mx.abs(after.astype(mx.float32) - expected.astype(mx.float32)).max() / scale)[None])[0]
     return None if drift < 0.05 else f"a rejected block left traces in its cache (logits moved by {drift:.0%})"
 
 

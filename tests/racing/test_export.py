@@ -1,0 +1,101 @@
+import json
+from pathlib import Path
+
+import pytest
+from scripted import ScriptedDecoder
+from scripted_race import diverging, hold
+
+from dspark.errors import StorageError
+from dspark.racing.export import to_json, to_markdown, write
+from dspark.racing.result import RaceResult
+
+
+def read(result: RaceResult):
+    def refuse(constant: str):
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(to_json(result), parse_constant=refuse)
+
+
+def test_the_summary_has_verdict_ratios_and_accepted_lengths() -> None:
+    summary = read(hold())["summary"]
+    assert summary["verdict"] == "identical"
+    assert summary["ratio"]["dspark"] == pytest.approx({"chat": 2.0, "code": 2.0, "overall": 2.0})
+    assert summary["ratio"]["lookup"]["overall"] == pytest.approx(1.0)
+    assert summary["accept_len"]["dspark"]["chat"] == pytest.approx(1.9)
+    assert summary["decode_ratio"]["dspark"]["overall"] == pytest.approx(2.0)
+    assert summary["figures"]["dspark"]["code"]["offered_at"] == [40]
+
+
+def test_stamp_settings_and_resolved_arms_are_there() -> None:
+    document = read(hold(None, "dspark:cap=3,lookup=off"))
+    assert document["schema"] == 1
+    assert document["command"] == "mlx-dspark race --arm dspark"
+    assert document["stamp"]["chip"] == "Toy 1"
+    assert document["settings"] == {"max_tokens": 20, "trials": 2, "seed": 0}
+    (arm,) = (arm for arm in document["arms"] if arm["label"] == "dspark:cap=3,lookup=off")
+    assert arm["resolved"] == {"mode": "dspark", "cap": 3, "lookup": False, "confidence": 0.0}
+    assert (arm["verdict"], arm["repeatable"], arm["error"]) == ("identical", True, None)
+
+
+def test_each_trial_keeps_its_tokens_text_times_and_cached_tokens() -> None:
+    trials = read(hold())["trials"]
+    assert len(trials) == 3 * 3 * 2
+    assert len(trials[0]["tokens"]) == 20 and trials[0]["text"].startswith("<")
+    assert trials[0]["total_s"] == pytest.approx(trials[0]["prefill_s"] + trials[0]["decode_s"])
+    assert trials[0]["statistics"]["cached_tokens"] == 0
+
+
+def test_figures_that_are_no_numbers_are_null() -> None:
+    document = read(hold(ScriptedDecoder(broken=("lookup",))))
+    assert document["stamp"]["load_average"] is None
+    assert document["summary"]["ratio"]["lookup"] == {"chat": None, "code": None, "overall": None}
+    assert [arm["error"] for arm in document["arms"]] == [None, "lookup went wrong; load another model", None]
+
+
+def test_a_divergence_comes_with_its_evidence() -> None:
+    document = read(hold(diverging()))
+    assert document["summary"]["verdict"] == "diverged"
+    seen = next(check for check in document["checks"] if check["outcome"] == "diverged")["evidence"][-1]
+    assert seen["position"] == 3 and seen["found"] == 999 and seen["top_two"]["gap"] == 1.5
+    assert document["tokens"]["999"] == "<999>"
+
+
+def test_no_folder_of_this_machine_gets_out() -> None:
+    assert "/somewhere" not in to_json(hold()) + to_markdown(hold())
+
+
+def test_json_is_ascii_with_a_trial_s_tokens_on_one_line() -> None:
+    text = to_json(hold(ScriptedDecoder(greedy=lambda prompt: [sum(prompt) + at for at in range(30)])))
+    assert text.isascii() and text.endswith("}\n")
+    assert any(line.count(",") >= 20 for line in text.splitlines() if '"tokens"' in line)
+
+
+def test_markdown_has_the_command_the_stamp_the_date_and_a_table_a_class() -> None:
+    text = to_markdown(hold())
+    assert "```\nmlx-dspark race --arm dspark\n```" in text
+    assert "2026-01-02" in text and "| chip | Toy 1 |" in text
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        "## chat (1 prompt)",
+        "## code (2 prompts)",
+        "## overall (2 classes)",
+        "## Verdict",
+    ]
+    assert "**identical: " in text
+    assert "| dspark | dspark cap=auto lookup=on confidence=0 | identical | yes |" in text
+
+
+def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_head() -> None:
+    lines = to_markdown(hold(diverging())).splitlines()
+    for line, rule in zip(lines, lines[1:], strict=False):
+        if rule.startswith("|---"):
+            columns = line.count("|")
+        if line.startswith("|") and "|---" not in line:
+            assert line.replace("\\|", "").count("|") == columns
+
+
+def test_a_file_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot write"):
+        write("text", tmp_path / "none" / "race.json")
+    write("text ✓\n", tmp_path / "race.md")
+    assert (tmp_path / "race.md").read_bytes() == "text ✓\n".encode()
