@@ -1,5 +1,6 @@
 """The command line: one Typer app; each subcommand imports what is heavy only when it runs."""
 
+import logging
 import os
 import sys
 
@@ -35,6 +36,11 @@ def common(
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Options that stand before the subcommand."""
+    handler = logging.StreamHandler()  # to stderr: stdout is for results
+    handler.setFormatter(logging.Formatter("mlx-dspark: %(message)s"))
+    logger = logging.getLogger("dspark")
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
 
 
 def main() -> None:

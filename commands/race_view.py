@@ -63,7 +63,7 @@ class QuietView:
             print_lines(self._console, f"{progress.arm} failed: {progress.message}")
         elif isinstance(progress, Started) and progress.slot.number == self._announced:
             self._announced += 1
-            print_lines(self._console, f"trial {self._announced}: {progress.index} of {progress.total} answers done")
+            print_lines(self._console, f"trial {self._announced}: answer {progress.index + 1} of {progress.total}")
 
 
 @dataclass

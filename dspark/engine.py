@@ -31,6 +31,7 @@ from dspark.errors import (
 )
 from dspark.hub import demo, registry
 from dspark.hub.resolving import resolve
+from dspark.hub.vetting import trusted
 from dspark.machine.precision import Precision, fastest_precision
 from dspark.targets.probe import probe_taps, rollback_refusal
 from dspark.targets.target import Target
@@ -113,7 +114,7 @@ class Engine:
             )
         notes: list[str] = []
         folder = self._find_target(options, notes)
-        target = Target.load(folder, trust_remote_code=options.trust_remote_code)
+        target = Target.load(folder, trust_remote_code=trusted(options.trust_remote_code))
         known = registry.find(options.model, target.config)
         refusal = rollback_refusal(target)
         if refusal is not None:

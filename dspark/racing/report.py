@@ -111,12 +111,12 @@ def evidence(result: RaceResult, shown: int = SHOWN_EVIDENCE) -> list[str]:
 
 def repeatability(result: RaceResult) -> str:
     """Whether each arm gave the same answer again."""
-    labels = [entrant.label for entrant in result.entrants]
+    labels = [entrant.label for entrant in result.entrants if entrant.label not in result.failures]
     off = [label for label in labels if result.repeatable(label) is False]
     if off:
         return f"not repeatable with themselves: {', '.join(off)} gave different answers to one prompt"
     if any(result.repeatable(label) is None for label in labels):
-        return "self-consistency not tested for every arm: that takes two trials or more"
+        return "self-consistency not tested: that takes two trials or more"
     return "each arm gave the same tokens in all its trials"
 
 

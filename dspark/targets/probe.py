@@ -45,6 +45,7 @@ def rollback_refusal(target: Target) -> str | None:
 
     Tries one rejection and compares with a cache that never saw it.
     """
+    target.tap(())
     cache = target.new_cache()
     if (reason := cache.rollback_refusal) is not None:
         return reason

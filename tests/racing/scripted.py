@@ -37,8 +37,8 @@ def plain_answer(prompt: Sequence[int]) -> list[int]:
 class ScriptedDecoder:
     """Decodes `greedy(prompt)`; `alter(mode, call, ids)` may change what the `call`-th generation of a mode says.
 
-    `seconds(mode, tokens)` is how far a generation moves `now`. `rivals` gives the target's second choice and the gap at a
-    position of the answer. `broken` lists modes whose generations raise, `interrupt_at` the generation that Ctrl-C ends
+    `seconds(mode, tokens)` is how far a generation moves `now`. `rivals` gives the target's second choice and the gap at
+    a position of the answer. `broken` lists modes whose generations raise, `interrupt_at` the generation that Ctrl-C ends
     after its first round.
     """
 

@@ -85,5 +85,5 @@ def test_arms_that_resolve_alike_are_found() -> None:
 
 
 def test_a_mode_that_the_pair_lacks_is_a_usage_error_that_names_the_arm() -> None:
-    with pytest.raises(UsageError, match="--arm dflash: .*baseline, lookup, dspark"):
+    with pytest.raises(UsageError, match=r"--arm dflash: .*baseline, lookup, dspark"):
         enter(parse_all(["dflash"]), ScriptedDecoder())

@@ -103,10 +103,9 @@ def test_an_arm_may_give_any_answer_that_plain_decoding_gave() -> None:
 
 
 def test_ties_are_followed_a_limited_number_of_times() -> None:
-    positions = range(0, 2 * MOST_TIES, 1)
     decoder = ScriptedDecoder(
         alter=lambda mode, call, ids: [999] * len(ids) if mode == "dspark" else ids,
-        rivals={at: (999, 1e-6) for at in positions},
+        rivals=dict.fromkeys(range(2 * MOST_TIES), (999, 1e-6)),
     )
     off = [one for one in race(decoder, "dspark") if one.evidence]
     assert {(one.outcome, len(one.evidence), one.compared) for one in off} == {("tied", MOST_TIES, MOST_TIES)}

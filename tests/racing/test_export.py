@@ -1,4 +1,5 @@
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_markdown_has_the_command_the_stamp_the_date_and_a_table_a_class() -> No
 
 def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_head() -> None:
     lines = to_markdown(hold(diverging())).splitlines()
-    for line, rule in zip(lines, lines[1:], strict=False):
+    for line, rule in pairwise(lines):
         if rule.startswith("|---"):
             columns = line.count("|")
         if line.startswith("|") and "|---" not in line:

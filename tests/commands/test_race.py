@@ -1,0 +1,213 @@
+"""`mlx-dspark race` as a user types it, and what it shows."""
+
+import io
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RACING = Path(__file__).parents[1] / "racing"
+sys.path.append(str(RACING))
+
+from rich.console import Console  # noqa: E402
+from scripted import ScriptedDecoder  # noqa: E402
+from scripted_race import diverging, hold, runner  # noqa: E402
+
+from dspark.commands.app import run  # noqa: E402
+from dspark.commands.race import drive, exit_code, publish  # noqa: E402
+from dspark.commands.race_view import LiveView, QuietView, view  # noqa: E402
+
+SHOW = f"""
+import sys; sys.path.append({str(RACING)!r})
+from scripted_race import diverging, hold
+from dspark.commands.race import print_race
+from dspark.commands.rendering import stdout_console
+print_race(hold(diverging(), "lookup", "dspark:cap=4,lookup=off,confidence=0.3", "auto"), stdout_console())
+"""
+WATCH = f"""
+import sys, time; sys.path.append({str(RACING)!r})
+from scripted import ScriptedDecoder
+from scripted_race import runner
+from dspark.commands.race import drive
+from dspark.commands.race_view import view
+decoder = ScriptedDecoder()
+race = runner(decoder)
+def slow(mode, tokens):
+    time.sleep(0.1)
+    return 0.1
+decoder.seconds = slow
+print("interrupted" if drive(race, view(race.entrants)) else "complete", len(race.trials))
+"""
+
+
+def environment(**variables: str) -> dict[str, str]:
+    ours = ("LC_ALL", "LANG", "COLUMNS", "TERM", "NO_COLOR", "FORCE_COLOR")
+    return {name: value for name, value in os.environ.items() if name not in ours} | variables
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--max-tokens", "0"], "--max-tokens 0"),
+        (["--trials", "0"], "--trials 0"),
+        (["--trials", "-3"], "--trials -3"),
+        (["--arm", "nonsense"], "'nonsense'"),
+        (["--arm", "dspark:cap=0"], "cap=0"),
+        (["--prompt", ""], "--prompt is empty"),
+        (["--prompt-file", "none.txt"], "none.txt does not exist"),
+        (["--prompt-file", "empty.txt"], "empty.txt holds no prompt"),
+        (["--json", "-", "--markdown", "-"], "both want stdout"),
+        (["--json", "none/race.json"], "a folder that does not exist"),
+        (["--markdown", "."], "is a folder"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line_and_exit_2_before_a_model_is_loaded(
+    arguments: list[str],
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "dspark.engine", None)  # importing it would raise
+    Path("empty.txt").touch()
+    assert run(["race", *arguments]) == 2
+    said = capsys.readouterr()
+    assert named in said.err and said.err.count("\n") == 1
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (hold(), 0),
+        (hold(diverging(1e-6)), 0),
+        (hold(diverging(1.5)), 3),
+        (hold(ScriptedDecoder(broken=("lookup",))), 1),
+        (hold(ScriptedDecoder(broken=("baseline", "lookup", "dspark"))), 1),
+    ],
+)
+def test_exit_codes(result, code: int) -> None:
+    assert exit_code(result) == code
+
+
+def test_an_interrupt_leaves_a_partial_table_and_exit_130(capsys: pytest.CaptureFixture[str]) -> None:
+    from scripted_race import result_of
+
+    race = runner(ScriptedDecoder(interrupt_at=3 + 4))
+    assert drive(race, QuietView(Console(file=io.StringIO()))) is True
+    result = result_of(race, interrupted=True)
+    assert exit_code(result) == 130
+    publish(result, None, None)
+    out = capsys.readouterr().out
+    assert "interrupted" in out and "chat (1 prompt)" in out and "identical: 2 answers" in out
+
+
+def test_json_on_stdout_is_alone_there(capsys: pytest.CaptureFixture[str]) -> None:
+    publish(hold(), "-", None)
+    said = capsys.readouterr()
+    assert json.loads(said.out)["summary"]["verdict"] == "identical"
+    assert "identical: 12 answers" in said.err
+
+
+def test_markdown_on_stdout_is_alone_there_and_json_goes_to_its_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    publish(hold(), str(tmp_path / "race.json"), "-")
+    assert capsys.readouterr().out.startswith("# Race of toy")
+    assert json.loads((tmp_path / "race.json").read_text())["schema"] == 1
+
+
+def test_every_part_of_the_report_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    publish(hold(ScriptedDecoder(broken=("lookup",)), "lookup", "dspark", "auto"), None, None)
+    out = capsys.readouterr().out
+    for part in (
+        "dspark cap=auto lookup=on confidence=0",
+        "chat (1 prompt)",
+        "code (2 prompts)",
+        "overall (2 classes)",
+        "accepted by position",
+        "chip Toy 1",
+        "identical: ",
+        "each arm gave the same tokens",
+        "lookup failed: lookup went wrong",
+        "warning: dspark and auto resolve to the same settings",
+    ):
+        assert part in " ".join(out.split()), part
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "200"])
+def test_a_report_fits_the_terminal_in_a_c_locale_without_colour(columns: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW],
+        env=environment(LANG="C", NO_COLOR="1", COLUMNS=columns),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.isascii() and "\x1b" not in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= int(columns)
+    joined = "".join(done.stdout.split())
+    for number in ("20.0", "2.00", "1.90", "11"):
+        assert number in joined
+
+
+def test_a_quiet_view_says_a_line_a_trial_and_no_control_character() -> None:
+    out = io.StringIO()
+    assert drive(runner(ScriptedDecoder(broken=("lookup",))), QuietView(Console(file=out))) is False
+    assert out.getvalue().splitlines() == [
+        "lookup failed: lookup went wrong; load another model",
+        "trial 1: answer 1 of 18",
+        "trial 2: answer 11 of 18",
+    ]
+
+
+def test_what_is_piped_is_watched_quietly() -> None:
+    assert isinstance(view(runner(ScriptedDecoder()).entrants), QuietView)
+
+
+def test_a_lane_shows_text_rate_and_tokens_a_round_without_control_characters() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=80, color_system=None)
+    decoder = ScriptedDecoder()
+    decoder.decode = lambda tokens: "tail\x1b[2J\n" * len(tokens)  # type: ignore[method-assign]
+    race = runner(decoder, trials=1)
+    live = LiveView(console, race.entrants)
+    for progress in race.run():
+        live.show(progress)
+    console.print(live._draw())
+    shown = out.getvalue()
+    assert "answer 9 of 9" in shown and "\x1b" not in shown
+    row = next(line for line in shown.splitlines() if line.strip().startswith("dspark"))
+    assert row.split()[1:3] == ["20.0", "2.00"] and "tail [2J" in row
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_ctrl_c_on_a_terminal_keeps_the_trials_and_gives_the_cursor_back() -> None:
+    leader, follower = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", WATCH],
+        env=environment(TERM="xterm"),
+        stdin=follower,
+        stdout=subprocess.PIPE,
+        stderr=follower,
+        text=True,
+    ) as process:
+        os.close(follower)
+        seen = ""
+        while not re.search("answer [4-9] of", seen):
+            seen += os.read(leader, 4096).decode()
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        out = process.stdout.read()
+        seen += os.read(leader, 65536).decode()
+    os.close(leader)
+    kept = re.fullmatch(r"interrupted (\d+)\n", out)
+    assert kept is not None and int(kept[1]) >= 3
+    assert "\x1b[?25l" in seen and seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")

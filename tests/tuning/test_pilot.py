@@ -1,0 +1,136 @@
+"""The pilots: pure decisions, checked on simulated rounds."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dspark.tuning.acceptance import DraftAcceptance, Rate
+from dspark.tuning.costs import CostModel
+from dspark.tuning.pilot import PLAIN, AutoPilot, FixedPilot, Outcome, Plan, PlainPilot
+
+FLAT = CostModel(((1, 10.0), (8, 11.0), (16, 12.0)), ((1, 1.0), (7, 1.2)), "test")
+STEEP = CostModel(((1, 10.0), (2, 20.0), (8, 80.0)), ((1, 2.0), (7, 3.0)), "test")
+
+
+def drive(pilot, rate, rounds=400, seed=0, confidences=True):
+    """Rounds against a target that accepts each proposal with chance `rate`; returns plans and tokens per plain step."""
+    draw, plans, tokens, steps = random.Random(seed), [], 0, 0.0
+    costs = pilot._costs
+    for _ in range(rounds):
+        plan = pilot.plan(0, 0, 1000)
+        plans.append(plan)
+        seen = tuple(rate for _ in range(plan.cap)) if confidences else None
+        verified = pilot.trim(seen, plan.cap) if plan.source == "drafter" else plan.cap
+        accepted = 0
+        while accepted < verified and draw.random() < rate:
+            accepted += 1
+        pilot.observe(Outcome(plan.source, plan.cap, verified, accepted, 0, seen))
+        tokens += accepted + 1
+        steps += (costs.verify_ms(1 + verified) + (costs.draft_ms(plan.cap) if plan.source == "drafter" else 0)) / 10
+    return plans, tokens / steps
+
+
+def test_good_drafts_on_flat_costs_are_used_in_full():
+    plans, speed = drive(AutoPilot(FLAT, max_cap=32, block=7, lookup=False), 0.9)
+    assert all(plan.source == "drafter" for plan in plans)
+    assert speed > 3.5
+
+
+@pytest.mark.parametrize(("costs", "rate"), [(STEEP, 0.3), (FLAT, 0.02)])
+@pytest.mark.parametrize("confidences", [True, False])
+def test_drafts_that_do_not_pay_are_parked_and_tried_again(costs, rate, confidences):
+    plans, speed = drive(AutoPilot(costs, max_cap=32, block=7, lookup=False), rate, confidences=confidences)
+    drafted = sum(plan.source == "drafter" for plan in plans)
+    assert 1 < drafted < 40
+    assert speed > 0.97
+    assert any(plan.source == "drafter" for plan in plans[-100:])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.floats(0, 1),
+    st.integers(0, 10**6),
+    st.integers(1, 32),
+    st.integers(0, 16),
+    st.lists(st.floats(1, 50), min_size=5, max_size=5),
+)
+def test_no_plan_leaves_its_range(rate, seed, max_cap, block, ms):
+    costs = CostModel(tuple(zip((1, 2, 4, 8, 16), ms, strict=True)), ((1, 1.0),) if block else (), "test")
+    pilot, draw = AutoPilot(costs, max_cap=max_cap, block=block, lookup=True), random.Random(seed)
+    for _ in range(60):
+        room, match = draw.randrange(0, 40), draw.randrange(0, 40)
+        plan = pilot.plan(match, match, room)
+        assert 0 <= plan.cap <= min(room, max_cap)
+        assert plan.source != "drafter" or 0 < plan.cap <= block
+        assert plan.source != "lookup" or 0 < plan.cap <= match
+        confidences = tuple(draw.random() for _ in range(plan.cap))
+        verified = pilot.trim(confidences, plan.cap) if plan.source == "drafter" else plan.cap
+        assert 0 <= verified <= plan.cap
+        accepted = sum(draw.random() < rate for _ in range(verified))
+        pilot.observe(Outcome(plan.source, plan.cap, verified, accepted, match, confidences))
+
+
+def test_a_promise_of_a_plain_round_is_kept():
+    pilot, draw, promised = AutoPilot(STEEP, max_cap=32, block=7, lookup=True), random.Random(1), 0
+    match = 0
+    sure = False
+    for _ in range(500):
+        match = draw.choice([0, match + 1])
+        plan = pilot.plan(match if match > 1 else 0, match if match > 1 else 0, 100)
+        if sure:
+            promised += 1
+            assert plan == PLAIN
+        pilot.observe(Outcome(plan.source, plan.cap, 0 if plan.source == "drafter" else plan.cap, 0, match))
+        sure = pilot.surely_plain(match)
+    assert promised > 50
+
+
+def test_fixed_caps_prefer_a_long_match_and_obey_confidence():
+    pilot = FixedPilot(4, drafter=True, lookup=True, confidence=0.5)
+    assert pilot.plan(2, 2, 9) == Plan("drafter", 4)
+    assert pilot.plan(9, 9, 9) == Plan("lookup", 4)
+    assert pilot.plan(9, 9, 0) == PLAIN
+    assert pilot.plan(0, 0, 3) == Plan("drafter", 3)
+    assert pilot.trim((0.9, 0.6, 0.4, 0.9), 4) == 2
+    assert FixedPilot(4, drafter=True, lookup=False).trim((0.0,) * 4, 4) == 4
+    assert FixedPilot(4, drafter=False, lookup=True).plan(0, 0, 9) == PLAIN
+
+
+def test_plain_never_proposes():
+    assert PlainPilot().plan(9, 9, 9) == PLAIN and PlainPilot().surely_plain(9)
+
+
+def test_a_confidence_threshold_bounds_what_auto_verifies():
+    pilot = AutoPilot(FLAT, max_cap=32, block=7, lookup=False, confidence=0.8)
+    assert pilot.trim((0.9, 0.9, 0.7, 0.9, 0.9, 0.9, 0.9), 7) <= 2
+
+
+def test_only_tested_positions_teach():
+    """B11: after a rejection at position 1, positions 2 and later were never tried."""
+    estimate = DraftAcceptance(4)
+    before = estimate.survival(None, 4)
+    for _ in range(50):
+        estimate.observe(None, verified=4, accepted=1)
+    after = estimate.survival(None, 4)
+    assert after[0] > before[0] and after[1] < before[1]
+    assert after[3] / after[2] == pytest.approx(before[3] / before[2])
+
+
+def test_rates_move_from_the_prior_to_what_is_seen():
+    rate = Rate(0.5, 4.0)
+    for _ in range(200):
+        rate.observe(True)
+    assert rate.value > 0.95
+    for _ in range(200):
+        rate.observe(False)
+    assert rate.value < 0.1
+
+
+def test_costs_are_interpolated_and_extrapolated():
+    assert FLAT.verify_ms(1) == 10.0 and FLAT.verify_ms(8) == 11.0
+    assert FLAT.verify_ms(12) == pytest.approx(11.5)
+    assert FLAT.verify_ms(32) == pytest.approx(14.0)
+    assert CostModel(((1, 7.0),), (), "x").verify_ms(9) == 7.0
+    assert FLAT.draft_ms(0) == 0.0 and CostModel(((1, 7.0),), (), "x").draft_ms(3) == 0.0
