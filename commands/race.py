@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from dspark.commands.race_view import View, view
+from dspark.commands.race_view import View, folded, view
 from dspark.commands.rendering import print_lines, print_verbatim, stderr_console, stdout_console, table
 from dspark.errors import UsageError
 
@@ -28,29 +28,42 @@ WIDE = 92  # columns from which a class fits into one table
 
 
 def race(
-    model: Annotated[str | None, Option(help="Target: id, repo id or folder. Default: the demo pair.")] = None,
+    model: Annotated[
+        str | None, Option(metavar="MODEL", help="Target: id, repo id or folder. Default: the demo pair.")
+    ] = None,
     drafter: Annotated[
-        str | None, Option(help="Drafter: id, repo id, folder, or none. Default: the registry's for the target.")
+        str | None,
+        Option(metavar="MODEL", help="Drafter: id, repo id, folder, or none. Default: the registry's for the target."),
     ] = None,
     arm: Annotated[
         list[str] | None,
         Option(
-            help="baseline, lookup, dspark, dflash or auto; settings as in dspark:cap=4,lookup=off,confidence=0.3. "
-            "Repeatable. Default: plain decoding against every mode of the pair."
+            metavar="ARM",
+            help="baseline, lookup, dspark, dflash or auto; settings follow a colon: dspark:cap=4,lookup=off or "
+            "dspark:confidence=0.3. Repeatable. Default: plain decoding against every mode of the pair.",
         ),
     ] = None,
-    prompt: Annotated[list[str] | None, Option(help="A prompt of your own. Repeatable.")] = None,
+    prompt: Annotated[
+        list[str] | None, Option(metavar="TEXT", help="A prompt of your own. Repeatable. Default: a built-in set.")
+    ] = None,
     prompt_file: Annotated[
         list[Path] | None,
-        Option(help='Prompts, one a line: text, or JSON lines {"prompt": "...", "class": "..."}. Repeatable.'),
+        Option(
+            metavar="FILE",
+            help='Prompts, one a line: text, or JSON lines {"prompt": "...", "class": "..."}. Repeatable.',
+        ),
     ] = None,
-    max_tokens: Annotated[int, Option(help="Longest answer, in tokens.")] = 64,
-    trials: Annotated[int, Option(help="How often each arm answers each prompt.")] = 3,
-    seed: Annotated[int, Option(help="Seed of the bootstrap intervals; decoding is greedy and needs none.")] = 0,
+    max_tokens: Annotated[int, Option(metavar="N", help="Longest answer, in tokens.")] = 64,
+    trials: Annotated[int, Option(metavar="N", help="How often each arm answers each prompt.")] = 3,
+    seed: Annotated[
+        int, Option(metavar="N", help="Seed of the bootstrap intervals; decoding is greedy and needs none.")
+    ] = 0,
     precision: Annotated[
-        str | None, Option(help="Demo pair only: fp32, bf16 or q4. Default: what runs fastest here.")
+        str | None, Option(metavar="NAME", help="Demo pair only: fp32, bf16 or q4. Default: what runs fastest here.")
     ] = None,
-    trust_remote_code: Annotated[bool, Option(help="Allow a checkpoint that runs Python of its own.")] = False,
+    trust_remote_code: Annotated[
+        bool, Option("--trust-remote-code", help="Allow a checkpoint that runs Python of its own.")
+    ] = False,
     json_file: Annotated[
         str | None, Option("--json", metavar="FILE", help="Write the result as JSON; - is stdout.")
     ] = None,
@@ -135,12 +148,11 @@ def publish(result: RaceResult, json_file: str | None, markdown_file: str | None
 def print_race(result: RaceResult, console: Console) -> None:
     """Arms, a table a class, the verdict, the warnings."""
     from dspark.racing import report
-    from dspark.racing.prompts import OVERALL
 
     if result.interrupted:
         print_lines(console, "interrupted: what follows is a part of the race", style="bold")
     _print_table(console, ("arm", "settings", "against plain", "repeats"), report.arm_rows(result))
-    for klass in [*result.classes, OVERALL]:
+    for klass in result.sections:
         console.print()
         _print_figures(console, result, klass)
         for line in report.positions(result, klass):
@@ -186,7 +198,7 @@ def _print_table(
     drawn = table(*head, numeric=numeric)
     drawn.show_edge, drawn.pad_edge, drawn.collapse_padding = False, False, True
     for label, *cells in rows:
-        drawn.add_row(label.replace(",", ",\n"), *cells)  # settings break where they are separated
+        drawn.add_row(folded(label), *cells)
     console.print(drawn)
 
 

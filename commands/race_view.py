@@ -149,8 +149,15 @@ class LiveView:
         drawn = table("arm", "tok/s", "tok/round", "answer", numeric=("tok/s", "tok/round"))
         room = max(self._console.width - 44, 12)
         for lane in self._lanes.values():
-            drawn.add_row(*lane.cells, _tail(lane.text, room))
+            label, *figures = lane.cells
+            style = "bold" if lane.state == "running" else "dim"
+            drawn.add_row(folded(label), *figures, _tail(lane.text, room), style=style)
         return Group(Text(self._headline), drawn)
+
+
+def folded(label: str) -> str:
+    """An arm's label for a narrow column, broken between its settings."""
+    return label.replace(",", ",\n")
 
 
 def _tail(text: str, room: int) -> str:

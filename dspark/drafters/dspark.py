@@ -108,25 +108,28 @@ class DSparkDrafter:
         hidden = self.hidden(context, anchor)[0, :count]
         return self.propose(hidden, anchor)
 
-    def logits(self, hidden: mx.array) -> mx.array:
-        """Base logits [n, V_d] of hidden rows [n, d], before the Markov bias."""
-        return self._head(hidden)
-
     def propose(self, hidden: mx.array, anchor: mx.array) -> Draft:
-        """The sequential part: greedy tokens [n] for hidden rows [n, d], each step biased by the token before it."""
-        base = self.logits(hidden)
+        """Greedy tokens [n] for hidden rows [n, d] of the block that starts at `anchor` [1]."""
+        chosen, embedded, _ = self._steps(hidden, anchor)
+        return Draft(chosen, self._confidence(hidden, embedded))
+
+    def step_logits(self, hidden: mx.array, anchor: mx.array) -> mx.array:
+        """[n, V_d] logits of each sequential step, the Markov bias of the token before it included."""
+        return self._steps(hidden, anchor)[2]
+
+    def _steps(self, hidden: mx.array, anchor: mx.array) -> tuple[mx.array, mx.array | None, mx.array]:
+        """Left to right: tokens [n], the Markov rows [n, r] of the tokens before them, and the logits they won by."""
+        base = self._head(hidden)
         if self.config.markov is None:
-            tokens = self._to_target(mx.argmax(base, axis=-1))
-            return Draft(tokens, self._confidence(hidden, None))
+            return self._to_target(mx.argmax(base, axis=-1)), None, base
         markov = self._model.markov_head
-        previous, chosen, embedded = anchor, [], []
+        previous, chosen, embedded, logits = anchor, [], [], []
         for step in range(hidden.shape[0]):
-            row = markov.markov_w1(previous)
-            scores = base[step : step + 1] + markov.markov_w2(row)
-            previous = self._to_target(mx.argmax(scores, axis=-1))
+            embedded.append(markov.markov_w1(previous))
+            logits.append(base[step : step + 1] + markov.markov_w2(embedded[-1]))
+            previous = self._to_target(mx.argmax(logits[-1], axis=-1))
             chosen.append(previous)
-            embedded.append(row)
-        return Draft(mx.concatenate(chosen), self._confidence(hidden, mx.concatenate(embedded)))
+        return mx.concatenate(chosen), mx.concatenate(embedded), mx.concatenate(logits)
 
     def _to_target(self, ids: mx.array) -> mx.array:
         return ids if self._d2t is None else self._d2t[ids]

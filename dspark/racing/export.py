@@ -10,7 +10,6 @@ from typing import Any
 from dspark import __version__
 from dspark.errors import StorageError
 from dspark.racing import report
-from dspark.racing.prompts import OVERALL
 from dspark.racing.result import SCHEMA, RaceResult
 from dspark.racing.statistics import Figures, Ratio
 
@@ -122,7 +121,7 @@ def _markdown(result: RaceResult) -> Iterator[str]:
         yield "**Interrupted: a part of the trials only.**\n"
     yield from _grid(("arm", "settings", "against plain", "repeats itself"), report.arm_rows(result), numeric=False)
     columns = report.SPEED + report.PARTS
-    for klass in [*result.classes, OVERALL]:
+    for klass in result.sections:
         yield f"## {_cell(report.heading(result, klass))}\n"
         yield from _grid(("arm", *(name for name, _ in columns)), report.rows(result, klass, columns))
         for line in report.positions(result, klass):

@@ -9,7 +9,7 @@ from dspark.decoding.verdict import END, Evidence, Outcome, worst
 from dspark.racing.arms import Entrant
 from dspark.racing.comparison import Check, Judge, check
 from dspark.racing.conditions import Conditions
-from dspark.racing.prompts import Prompt, classes
+from dspark.racing.prompts import OVERALL, Prompt, classes
 from dspark.racing.runner import Runner
 from dspark.racing.statistics import Table, summarise
 from dspark.racing.trials import Trial
@@ -62,6 +62,11 @@ class RaceResult:
     @property
     def classes(self) -> list[str]:
         return classes(self.prompts)
+
+    @property
+    def sections(self) -> list[str]:
+        """What is reported apart: the classes, and all of them together where there are several."""
+        return [*self.classes, OVERALL] if len(self.classes) > 1 else self.classes
 
     @property
     def baseline(self) -> str:

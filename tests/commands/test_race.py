@@ -211,3 +211,66 @@ def test_ctrl_c_on_a_terminal_keeps_the_trials_and_gives_the_cursor_back() -> No
     kept = re.fullmatch(r"interrupted (\d+)\n", out)
     assert kept is not None and int(kept[1]) >= 3
     assert "\x1b[?25l" in seen and seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
+
+
+@pytest.fixture
+def race_demo(tmp_path: Path):
+    """Starts a short race of the demo pair in a process of its own."""
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", "from dspark.commands.app import main; main()", "race", "--precision", "fp32"]
+        return subprocess.Popen(
+            [*command, "--arm", "lookup", "--prompt", "Why do cats purr?", "--max-tokens", "8", *arguments],
+            env=environment(LANG="C", COLUMNS="60"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+        )
+
+    return start
+
+
+@pytest.mark.real
+def test_a_race_of_the_demo_pair_compares_every_arm_with_plain_decoding_and_with_itself(race_demo) -> None:
+    more = ("--arm", "dspark", "--prompt", "Count to ten.", "--prompt", "Copy this: red, green, blue, red, green.")
+    process = race_demo("--trials", "2", "--json", "-", *more)
+    out, err = process.communicate()
+    document = json.loads(out)
+    assert process.returncode == 0, err
+    assert document["summary"]["verdict"] in ("identical", "tied")
+    compared = {(check["arm"], check["against"]) for check in document["checks"]}
+    assert compared == {
+        ("baseline", "baseline"),
+        ("lookup", "lookup"),
+        ("dspark", "dspark"),
+        ("lookup", "baseline"),
+        ("dspark", "baseline"),
+    }
+    assert all(check["compared"] == check["length"] for check in document["checks"])
+    assert set(document["summary"]["ratio"]["dspark"]) == {"own", "overall"}
+    assert document["stamp"]["mlx"] and len(document["trials"]) == 18
+    assert {trial["statistics"]["cached_tokens"] for trial in document["trials"]} == {0}
+    assert "demo pair" in err.splitlines()[0]
+
+
+@pytest.mark.real
+def test_ctrl_c_in_the_middle_prints_what_there_is_and_exits_130(race_demo, tmp_path: Path) -> None:
+    process = race_demo("--trials", "500", "--json", str(tmp_path / "race.json"))
+    while not process.stderr.readline().startswith("trial 2"):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130, err
+    assert out.startswith("interrupted") and "own (1 prompt)" in out and "Traceback" not in err
+    document = json.loads((tmp_path / "race.json").read_text())
+    assert document["interrupted"] and 0 < len(document["trials"]) < 1000
+
+
+@pytest.mark.real
+def test_a_closed_stdout_ends_the_race_quietly(race_demo) -> None:
+    process = race_demo("--trials", "1")
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait() not in (0, 3)
+    assert "Traceback" not in err and "Exception" not in err

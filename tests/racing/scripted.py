@@ -37,9 +37,9 @@ def plain_answer(prompt: Sequence[int]) -> list[int]:
 class ScriptedDecoder:
     """Decodes `greedy(prompt)`; `alter(mode, call, ids)` may change what the `call`-th generation of a mode says.
 
-    `seconds(mode, tokens)` is how far a generation moves `now`. `rivals` gives the target's second choice and the gap at
-    a position of the answer. `broken` lists modes whose generations raise, `interrupt_at` the generation that Ctrl-C ends
-    after its first round.
+    `seconds(mode, tokens)` is how far a generation moves `now`. `rivals` gives the target's second choice and the gap
+    at a position of the answer. `broken` lists modes whose generations raise, `interrupt_at` the generation that Ctrl-C
+    ends after its first round.
     """
 
     greedy: Callable[[Sequence[int]], list[int]] = plain_answer

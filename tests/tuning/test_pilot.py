@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dspark.tuning.acceptance import DraftAcceptance, Rate
 from dspark.tuning.costs import CostModel
-from dspark.tuning.pilot import PLAIN, AutoPilot, FixedPilot, Outcome, Plan, PlainPilot
+from dspark.tuning.pilot import PLAIN, AutoPilot, FixedPilot, Outcome, PlainPilot, Plan
 
 FLAT = CostModel(((1, 10.0), (8, 11.0), (16, 12.0)), ((1, 1.0), (7, 1.2)), "test")
 STEEP = CostModel(((1, 10.0), (2, 20.0), (8, 80.0)), ((1, 2.0), (7, 3.0)), "test")
