@@ -4,7 +4,6 @@ import logging
 import os
 import sys
 
-import click
 import typer
 
 from dspark import __version__
@@ -57,12 +56,10 @@ def run(arguments: list[str]) -> int:
     except DSparkError as error:
         _complain(str(error))
         return error.exit_code
-    except click.exceptions.Abort:
-        return 130
-    except click.ClickException as error:
+    except typer.TyperException as error:
         error.show()
         return error.exit_code
-    except KeyboardInterrupt:
+    except (typer.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
         # The reader left. Python flushes stdout once more at exit; give it somewhere harmless to go.
@@ -74,3 +71,7 @@ def _complain(message: str) -> None:
     line = f"mlx-dspark: {' '.join(message.split())}"
     encoding = sys.stderr.encoding or "ascii"
     print(line.encode(encoding, "replace").decode(encoding), file=sys.stderr)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,7 @@ from dspark.racing.decoder import Decoder
 from dspark.racing.prompts import Prompt
 from dspark.racing.trials import Slot, Trial, schedule
 
-WARM_UP_TOKENS = 32
+WARM_UP_TOKENS = 16
 WARM_UP_PROMPT = (
     "Say this twice: the tide comes in, the tide goes out, the tide comes in, the tide goes out. Then explain why."
 )

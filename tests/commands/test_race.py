@@ -220,7 +220,7 @@ def race_demo(tmp_path: Path):
     def start(*arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", "from dspark.commands.app import main; main()", "race", "--precision", "fp32"]
         return subprocess.Popen(
-            [*command, "--arm", "lookup", "--prompt", "Why do cats purr?", "--max-tokens", "8", *arguments],
+            [*command, "--arm", "lookup", "--prompt", "Why do cats purr?", "--max-tokens", "6", *arguments],
             env=environment(LANG="C", COLUMNS="60"),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
