@@ -1,8 +1,8 @@
 """Toy targets and drafters whose every step is known beforehand.
 
-The scripted target's greedy answer is a list, and it gives it only while its cache holds exactly the tokens it should: any
-token fed and not rolled back, or rolled back too far, turns all later output into junk. Hidden rows are token ids, so that
-a drafter's context can be read like a text.
+The scripted target's greedy answer is a list, and it gives it only while its cache holds exactly the tokens it should:
+any token fed and not rolled back, or rolled back too far, turns all later output into junk. Hidden rows are token ids,
+so that a drafter's context can be read like a text.
 """
 
 from collections.abc import Callable, Sequence

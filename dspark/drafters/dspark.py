@@ -31,7 +31,7 @@ class ConfidenceHead(nn.Module):
         self.proj = nn.Linear(hidden_size + (rank if config.with_markov else 0), 1)
 
     def __call__(self, hidden: mx.array, previous: mx.array | None) -> mx.array:
-        """[n] chances for hidden rows [n, d] and, where the head reads them, the Markov rows [n, r] of the tokens before."""
+        """[n] chances for hidden rows [n, d] and, where it reads them, the Markov rows [n, r] of the tokens before."""
         rows = hidden if previous is None else mx.concatenate([hidden, previous], axis=-1)
         return mx.sigmoid(self.proj(rows).astype(mx.float32)).squeeze(-1)
 

@@ -29,7 +29,7 @@ def test_the_longest_match_wins(tokens):
             continue
         assert match.length == length
         assert len(match.tokens) == min(length, MAX_DRAFT_TOKENS)
-        # What is proposed did follow an earlier occurrence of the matched tokens (continued past the end by its period).
+        # What is proposed did follow an earlier occurrence (continued past the end by its period).
         starts = [i for i in range(len(seen) - length) if seen[i : i + length] == seen[-length:]]
         continuations = []
         for start in starts:

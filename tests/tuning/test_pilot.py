@@ -15,7 +15,7 @@ STEEP = CostModel(((1, 10.0), (2, 20.0), (8, 80.0)), ((1, 2.0), (7, 3.0)), "test
 
 
 def drive(pilot, rate, rounds=400, seed=0, confidences=True):
-    """Rounds against a target that accepts each proposal with chance `rate`; returns plans and tokens per plain step."""
+    """Rounds against a target that accepts each proposal with chance `rate`: plans, and tokens per plain step."""
     draw, plans, tokens, steps = random.Random(seed), [], 0, 0.0
     costs = pilot._costs
     for _ in range(rounds):
