@@ -1,0 +1,60 @@
+"""Render the tables of README.md from the registry and from the results beside this file.
+
+python results/render.py            # rewrite the tables
+python results/render.py --check    # exit 1 if they are not up to date
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from dspark.hub.registry import PAIRS
+
+HERE = Path(__file__).parent
+README = HERE.parent / "README.md"
+RACE = HERE / "race-demo-reference.md"
+
+
+def pairs() -> str:
+    """The registry as a table, by the memory that a pair is said to need."""
+    rows = ["| memory | target | drafter | mode | speed-up | measured by |", "|---|---|---|---|---|---|"]
+    for pair in sorted(PAIRS, key=lambda pair: pair.peak_ram_gb):
+        if pair.published_speedup is None:
+            continue
+        rows.append(
+            f"| {pair.peak_ram_gb:g} GB | `{pair.target}` | `{pair.drafter}` | {pair.mode} "
+            f"| {pair.published_speedup} | {pair.measured_by} |"
+        )
+    return "\n".join(rows)
+
+
+def race() -> str:
+    """The committed race of the demo pair."""
+    return RACE.read_text(encoding="utf-8").strip()
+
+
+def rendered(text: str) -> str:
+    """`text` with every block between `<!-- name -->` and `<!-- /name -->` filled."""
+    for name, block in (("pairs", pairs), ("race", race)):
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        text, count = pattern.subn(lambda found, block=block: f"{found[1]}{block()}\n{found[2]}", text)
+        if count != 1:
+            raise SystemExit(f"README.md has {count} blocks named {name}, not one")
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    before = README.read_text(encoding="utf-8")
+    after = rendered(before)
+    if check and before != after:
+        sys.exit("README.md is not up to date: run python results/render.py")
+    if not check:
+        README.write_text(after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
