@@ -239,6 +239,7 @@ class Engine:
         if self._generating:
             raise EngineBusy("a generation is already running; wait for it or cancel it")
         _check(request, pair.loaded)
+        request.sampling.check(pair.loaded.vocabulary)
         speculation = self.resolve(request.speculation)
         drafter = pair.drafter if speculation.mode not in ("baseline", "lookup") else None
         return Decoding(pair.target, drafter, self._pilot(speculation, drafter), request, lookup=speculation.lookup)

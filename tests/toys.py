@@ -127,7 +127,7 @@ class ToyDrafter:
         self.contexts.append(RecordingContext())
         return self.contexts[-1]
 
-    def draft(self, context: RecordingContext, anchor: mx.array, cap: int) -> Draft:
+    def draft(self, context: RecordingContext, anchor: mx.array, cap: int, pick: Any = None) -> Draft:
         assert context.rows == self._truth[: context.length], "the drafter saw a token that was not committed"
         assert int(anchor.item()) == self._truth[context.length]
         count = min(cap, self.block)

@@ -18,6 +18,15 @@ class PrefillProgress:
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """The target's raw log-probability of an emitted token, and its best tokens there as (id, log-probability)."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
 class RoundCommitted:
     """One round: `drafted` proposals were verified, `accepted` of them kept, `tokens` emitted.
 
@@ -32,6 +41,7 @@ class RoundCommitted:
     cap: int
     elapsed_ms: float
     context: int
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,12 +97,16 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Finished:
-    """The last event. `tokens` are the ids of the answer (no end-of-sequence id), `text` all of it."""
+    """The last event. `tokens` are the ids of the answer (no end-of-sequence id), `text` all of it.
+
+    `logprobs` has one entry a token where the request asked for them, as has `RoundCommitted`.
+    """
 
     reason: FinishReason
     tokens: tuple[int, ...]
     text: str
     statistics: Statistics
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 Event = PrefillProgress | RoundCommitted | Text | Finished

@@ -8,6 +8,7 @@ import mlx.core as mx
 from dspark.decoding.events import Event, Finished, FinishReason, PrefillProgress, RoundCommitted, Text
 from dspark.decoding.request import Request
 from dspark.decoding.round import Reading, Rounds, Submission
+from dspark.decoding.sampling import Chooser
 from dspark.decoding.sequence import Sequence
 from dspark.decoding.stopping import Settlement, StopRule
 from dspark.drafters.drafter import Drafter
@@ -27,7 +28,8 @@ class Decoding:
         self, target: Target, drafter: Drafter | None, pilot: Pilot, request: Request, *, lookup: bool
     ) -> None:
         self._target = target
-        self._rounds = Rounds(target, drafter, pilot)
+        chooser = Chooser(request.sampling, target.vocabulary)
+        self._rounds = Rounds(target, drafter, pilot, chooser, request.sampling.top_logprobs)
         self._pilot = pilot
         self._poll_cancelled = request.cancelled
         self._was_cancelled = False
@@ -109,6 +111,8 @@ class Decoding:
         now = time.perf_counter()
         if first:
             self._first_token_at = now
+        logprobs = reading.logprobs[: len(settlement.tokens)]
+        sequence.logprobs += logprobs
         self._commit(submission, reading, settlement, first=first)
         if first:
             yield PrefillProgress(len(sequence.prompt), len(sequence.prompt), done=True)
@@ -121,6 +125,7 @@ class Decoding:
             cap=submission.plan.cap,
             elapsed_ms=(now - started) * 1e3,
             context=sequence.cache.length,
+            logprobs=logprobs,
         )
         if settlement.text:
             yield Text(settlement.text)
@@ -173,4 +178,5 @@ class Decoding:
                 prefill_seconds=first - self._started,
                 decode_seconds=now - first,
             ),
+            logprobs=tuple(sequence.logprobs[: len(sequence.stop.tokens)]),
         )

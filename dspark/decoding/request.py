@@ -1,12 +1,16 @@
 """What is asked of a generation: the prompt, its limits, and how to speculate."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
+
+from dspark.errors import UsageError
 
 Mode = Literal["auto", "baseline", "lookup", "dspark", "dflash"]
 MODES: tuple[Mode, ...] = ("auto", "baseline", "lookup", "dspark", "dflash")
 Cap = int | Literal["auto"]
+MAX_TOP_LOGPROBS = 20
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,56 @@ class Speculation:
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """How a request's tokens are chosen. The default is greedy decoding.
+
+    Filters are evaluated on the law at temperature 1, as in mlx-lm. Penalties look back over the last 20 tokens,
+    prompt included, as in mlx-lm. `seed` None draws a fresh one. `top_logprobs` None reports none; n reports the chosen
+    token's log-probability and the n best, of the target's raw law (before processors, filters and temperature).
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    top_logprobs: int | None = None
+
+    def check(self, vocabulary: int) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            UsageError: naming the setting and its range.
+        """
+        for name, low, high in (
+            ("temperature", 0.0, 2.0),
+            ("top_p", 0.0, 1.0),
+            ("min_p", 0.0, 1.0),
+            ("presence_penalty", -2.0, 2.0),
+            ("frequency_penalty", -2.0, 2.0),
+        ):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and low <= value <= high):
+                raise UsageError(f"{name} {value} is out of range: give {low:g} to {high:g}")
+        if self.top_p == 0.0:
+            raise UsageError("top_p 0 leaves no token to choose; give more than 0, up to 1")
+        if self.top_k < 0:
+            raise UsageError(f"top_k {self.top_k} is out of range: give 0 (off) or more")
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0.0):
+            raise UsageError(
+                f"repetition_penalty {self.repetition_penalty} is out of range: give more than 0 (1 is off)"
+            )
+        if not all(0 <= token < vocabulary and math.isfinite(bias) for token, bias in self.logit_bias.items()):
+            raise UsageError(f"logit_bias must map ids below {vocabulary} to finite numbers")
+        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise UsageError(f"top_logprobs {self.top_logprobs} is out of range: give 0 to {MAX_TOP_LOGPROBS}")
+
+
+@dataclass(frozen=True)
 class Request:
     """One generation.
 
@@ -54,4 +108,5 @@ class Request:
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
     speculation: SpeculationOptions = SpeculationOptions()
+    sampling: Sampling = Sampling()
     cancelled: Callable[[], bool] = lambda: False

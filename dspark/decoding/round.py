@@ -6,7 +6,9 @@ import mlx.core as mx
 
 from dspark.arrays import floats, integers
 from dspark.decoding.acceptance import accepted_prefix
+from dspark.decoding.events import TokenLogprob
 from dspark.decoding.lookup import NO_MATCH, Match
+from dspark.decoding.sampling import HISTORY_TOKENS, Chooser, Logprobs
 from dspark.decoding.sequence import Sequence
 from dspark.drafters.drafter import Drafter
 from dspark.errors import VerifierError
@@ -28,6 +30,7 @@ class Submission:
     choices: mx.array
     peaks: mx.array
     rows: mx.array | None
+    logprobs: Logprobs | None
 
 
 @dataclass(frozen=True)
@@ -36,15 +39,20 @@ class Reading:
 
     run: tuple[int, ...]
     outcome: Outcome
+    logprobs: tuple[TokenLogprob, ...]
 
 
 class Rounds:
     """Builds and reads rounds for one target and, where there is one, its drafter."""
 
-    def __init__(self, target: Target, drafter: Drafter | None, pilot: Pilot) -> None:
+    def __init__(
+        self, target: Target, drafter: Drafter | None, pilot: Pilot, chooser: Chooser, top_logprobs: int | None
+    ) -> None:
         self._target = target
         self._drafter = drafter
         self._pilot = pilot
+        self._chooser = chooser
+        self._top_logprobs = top_logprobs
 
     def submit(self, sequence: Sequence, room: int) -> Submission:
         """Start the next round; `room` bounds its proposals."""
@@ -64,13 +72,14 @@ class Rounds:
         Keeps the device busy while the host reads, streams and plans.
         """
         suffix = sequence.index.suffix_length if sequence.index is not None else 0
-        if pending.verified or not self._pilot.surely_plain(suffix):
+        if pending.verified or self._chooser.reads_history or not self._pilot.surely_plain(suffix):
             return None
-        return self._verify(sequence, PLAIN, pending.choices, None)
+        return self._verify(sequence, PLAIN, pending.choices, None, ahead=1)
 
     def _submit_draft(self, sequence: Sequence, plan: Plan, anchor: mx.array) -> Submission:
         assert self._drafter is not None and sequence.context is not None
-        draft = self._drafter.draft(sequence.context, anchor, plan.cap)
+        noise = self._chooser.noise(len(sequence.stop.tokens), plan.cap + 1)
+        draft = self._drafter.draft(sequence.context, anchor, plan.cap, self._chooser.pick(noise))
         proposals, confidences = draft.tokens, None
         count = int(proposals.shape[0])
         if self._pilot.reads_confidence:
@@ -79,7 +88,7 @@ class Rounds:
                 confidences = tuple(floats(draft.confidence))
             count = self._pilot.trim(confidences, count)
         kept = proposals[:count].astype(mx.int32) if count else None
-        return self._verify(sequence, plan, anchor, kept, confidences=confidences)
+        return self._verify(sequence, plan, anchor, kept, confidences=confidences, noise=noise)
 
     def _verify(
         self,
@@ -90,16 +99,31 @@ class Rounds:
         *,
         match: Match = NO_MATCH,
         confidences: tuple[float, ...] | None = None,
+        noise: mx.array | None = None,
+        ahead: int = 0,
     ) -> Submission:
+        """Start the target's forward; `ahead` tokens of the answer are still unread, `noise` is of its places."""
         start = sequence.cache.length
         tokens = anchor if proposals is None else mx.concatenate([anchor, proposals])
         logits, rows = self._target.forward(tokens[None], sequence.cache)
-        choices = mx.argmax(logits[0], axis=-1)
-        peaks = mx.max(logits[0], axis=-1)
-        sequence.tally.target_forwards += 1
-        mx.async_eval(choices, peaks, *([] if rows is None else [rows]))
         verified = 0 if proposals is None else int(proposals.shape[0])
-        return Submission(plan, start, anchor, proposals, verified, match.length, confidences, choices, peaks, rows)
+        if noise is None:
+            noise = self._chooser.noise(len(sequence.stop.tokens) + ahead, 1 + verified)
+        values = logits[0]
+        if self._chooser.reads_history:
+            drafted = [] if proposals is None else integers(proposals)
+            values = self._chooser.process(values, sequence.recent(HISTORY_TOKENS) + drafted)
+        else:
+            values = self._chooser.process(values, ())
+        choices = self._chooser.choose(values, None if noise is None else noise[: 1 + verified])
+        peaks = mx.max(logits[0], axis=-1)
+        logprobs = None if self._top_logprobs is None else Logprobs(logits[0], choices, self._top_logprobs)
+        sequence.tally.target_forwards += 1
+        extra = [*([] if rows is None else [rows]), *([] if logprobs is None else logprobs.arrays)]
+        mx.async_eval(choices, peaks, *extra)
+        return Submission(
+            plan, start, anchor, proposals, verified, match.length, confidences, choices, peaks, rows, logprobs
+        )
 
     def read(self, sequence: Sequence, submission: Submission) -> Reading:
         """Wait for a round, decide what is accepted, and give back the rest of the cache.
@@ -124,7 +148,8 @@ class Rounds:
             submission.match_length,
             submission.confidences,
         )
-        return Reading((*proposals[:accepted], choices[accepted]), outcome)
+        logprobs = () if submission.logprobs is None else submission.logprobs.read(accepted + 1)
+        return Reading((*proposals[:accepted], choices[accepted]), outcome, logprobs)
 
     def _check(self, choices: list[int], peaks: list[float]) -> None:
         finite = all(peak - peak == 0.0 for peak in peaks)

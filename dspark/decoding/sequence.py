@@ -1,5 +1,6 @@
 """One request while it is decoded: its tokens, caches, stop rule and counts."""
 
+from dspark.decoding.events import TokenLogprob
 from dspark.decoding.lookup import LookupIndex
 from dspark.decoding.stopping import StopRule
 from dspark.decoding.tally import Tally
@@ -30,6 +31,7 @@ class Sequence:
         self.tally = Tally(len(prompt))
         self.index = LookupIndex(prompt) if lookup else None
         self.anchor = prompt[-1]
+        self.logprobs: list[TokenLogprob] = []
 
     @property
     def tokens(self) -> list[int]:
@@ -40,6 +42,12 @@ class Sequence:
     def length(self) -> int:
         """Number of `tokens`."""
         return len(self.prompt) + len(self.stop.tokens)
+
+    def recent(self, count: int) -> list[int]:
+        """The newest `count` tokens, or all there are."""
+        answer = self.stop.tokens[-count:]
+        missing = count - len(answer)
+        return (self.prompt[-missing:] if missing else []) + answer
 
     @property
     def record(self) -> list[int]:

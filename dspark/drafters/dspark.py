@@ -7,7 +7,7 @@ from mlx.utils import tree_flatten
 from dspark.drafters.backbone import Backbone
 from dspark.drafters.config import ConfidenceConfig, DrafterConfig, MarkovConfig
 from dspark.drafters.context import ContextCache
-from dspark.drafters.drafter import Draft, DrafterContext
+from dspark.drafters.drafter import Draft, DrafterContext, Pick, greedy
 from dspark.targets.target import Target
 
 
@@ -98,7 +98,7 @@ class DSparkDrafter:
         context.settle_pending()
         return self._model.norm(hidden)
 
-    def draft(self, context: DrafterContext, anchor: mx.array, cap: int) -> Draft:
+    def draft(self, context: DrafterContext, anchor: mx.array, cap: int, pick: Pick = greedy) -> Draft:
         """Propose min(cap, block) tokens after `anchor`.
 
         The block keeps its full width, since every slot sees every other; the head and the sequential steps run over
@@ -106,28 +106,29 @@ class DSparkDrafter:
         """
         count = min(cap, self.block)
         hidden = self.hidden(context, anchor)[0, :count]
-        return self.propose(hidden, anchor)
+        return self.propose(hidden, anchor, pick)
 
-    def propose(self, hidden: mx.array, anchor: mx.array) -> Draft:
-        """Greedy tokens [n] for hidden rows [n, d] of the block that starts at `anchor` [1]."""
-        chosen, embedded, _ = self._steps(hidden, anchor)
+    def propose(self, hidden: mx.array, anchor: mx.array, pick: Pick = greedy) -> Draft:
+        """Tokens [n] for hidden rows [n, d] of the block that starts at `anchor` [1]."""
+        chosen, embedded, _ = self._steps(hidden, anchor, pick)
         return Draft(chosen, self._confidence(hidden, embedded))
 
     def step_logits(self, hidden: mx.array, anchor: mx.array) -> mx.array:
         """[n, V_d] logits of each sequential step, the Markov bias of the token before it included."""
-        return self._steps(hidden, anchor)[2]
+        return self._steps(hidden, anchor, greedy)[2]
 
-    def _steps(self, hidden: mx.array, anchor: mx.array) -> tuple[mx.array, mx.array | None, mx.array]:
+    def _steps(self, hidden: mx.array, anchor: mx.array, pick: Pick) -> tuple[mx.array, mx.array | None, mx.array]:
         """Left to right: tokens [n], the Markov rows [n, r] of the tokens before them, and the logits they won by."""
         base = self._head(hidden)
         if self.config.markov is None:
-            return self._to_target(mx.argmax(base, axis=-1)), None, base
+            picked = [pick(base[step : step + 1], step, self._d2t) for step in range(hidden.shape[0])]
+            return self._to_target(mx.concatenate(picked)), None, base
         markov = self._model.markov_head
         previous, chosen, embedded, logits = anchor, [], [], []
         for step in range(hidden.shape[0]):
             embedded.append(markov.markov_w1(previous))
             logits.append(base[step : step + 1] + markov.markov_w2(embedded[-1]))
-            previous = self._to_target(mx.argmax(logits[-1], axis=-1))
+            previous = self._to_target(pick(logits[-1], step, self._d2t))
             chosen.append(previous)
         return mx.concatenate(chosen), mx.concatenate(embedded), mx.concatenate(logits)
 
