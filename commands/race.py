@@ -55,9 +55,13 @@ def race(
     ] = None,
     max_tokens: Annotated[int, Option(metavar="N", help="Longest answer, in tokens.")] = 64,
     trials: Annotated[int, Option(metavar="N", help="How often each arm answers each prompt.")] = 3,
-    seed: Annotated[
-        int, Option(metavar="N", help="Seed of the bootstrap intervals; decoding is greedy and needs none.")
-    ] = 0,
+    seed: Annotated[int, Option(metavar="N", help="Seed of the draws and of the bootstrap intervals.")] = 0,
+    temperature: Annotated[
+        float, Option(metavar="X", help="0 is greedy. Above, all arms draw with the same seed and must still agree.")
+    ] = 0.0,
+    top_p: Annotated[float, Option(metavar="X", help="Nucleus filter; 1 is off.")] = 1.0,
+    top_k: Annotated[int, Option(metavar="N", help="Keep the N likeliest tokens; 0 is off.")] = 0,
+    min_p: Annotated[float, Option(metavar="X", help="Drop tokens below X times the likeliest; 0 is off.")] = 0.0,
     precision: Annotated[
         str | None, Option(metavar="NAME", help="Demo pair only: fp32, bf16 or q4. Default: what runs fastest here.")
     ] = None,
@@ -81,6 +85,7 @@ def race(
 
         mlx-dspark race --arm dspark:cap=2 --arm dspark:cap=4 --trials 5 --markdown race.md
     """
+    from dspark.decoding.request import Sampling
     from dspark.racing.arms import default_arms, enter, parse_all
     from dspark.racing.conditions import Watch
     from dspark.racing.prompts import gather
@@ -91,6 +96,7 @@ def race(
         if count < 1:
             raise UsageError(f"{name} {count}: must be 1 or more")
     _check_outputs(json_file, markdown_file)
+    sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed)
     arms = parse_all(arm) if arm else None
     prompts = gather(prompt or [], prompt_file or [])
     said = stderr_console()
@@ -104,12 +110,18 @@ def race(
     loaded = engine.load(LoadOptions(model or DEMO, drafter, "auto", precision, trust_remote_code))
     for note in loaded.notes:
         print_lines(said, note)
+    sampling.check(loaded.vocabulary)
     entrants = enter(default_arms(loaded.modes, engine) if arms is None else arms, engine)
-    setup = Setup(
-        shlex.join(["mlx-dspark", *sys.argv[1:]]), max_tokens, trials, seed, datetime.datetime.now(datetime.UTC)
-    )
+    command, now = shlex.join(["mlx-dspark", *sys.argv[1:]]), datetime.datetime.now(datetime.UTC)
+    setup = Setup(command, max_tokens, trials, seed, now, sampling)
     runner = Runner(
-        engine, entrants, prompts, max_tokens=max_tokens, trials=trials, context_window=loaded.context_window
+        engine,
+        entrants,
+        prompts,
+        max_tokens=max_tokens,
+        trials=trials,
+        context_window=loaded.context_window,
+        sampling=sampling,
     )
     with Watch() as watch:
         interrupted = drive(runner, view(entrants))

@@ -16,7 +16,8 @@ from dspark.arrays import floats, integers
 from dspark.decoding.events import Event
 from dspark.decoding.lookup import MAX_DRAFT_TOKENS
 from dspark.decoding.loop import PREFILL_CHUNK_TOKENS, Decoding
-from dspark.decoding.request import Mode, Request, Speculation, SpeculationOptions
+from dspark.decoding.request import Mode, Request, Sampling, Speculation, SpeculationOptions
+from dspark.decoding.sampling import Chooser
 from dspark.decoding.verdict import TopTwo
 from dspark.drafters.dspark import DSparkDrafter
 from dspark.drafters.loading import load_drafter
@@ -290,8 +291,11 @@ class Engine:
         """Text of token ids."""
         return str(self._require().target.tokenizer.decode(list(tokens)))
 
-    def top_two(self, context: Sequence[int]) -> TopTwo:
-        """The target's own two best tokens after `context`, from the one-token step that plain decoding would take."""
+    def top_two(self, context: Sequence[int], sampling: Sampling = Sampling(), place: int = 0) -> TopTwo:
+        """The two best tokens after `context`, from the one-token step that plain decoding would take there.
+
+        With sampling, the two that come out best at `place` of the answer, noise included; the gap is in logits.
+        """
         target = self._require().target
         target.tap(())
         cache = target.new_cache()
@@ -300,10 +304,12 @@ class Engine:
             target.forward(tokens[:, at : min(at + PREFILL_CHUNK_TOKENS, len(context) - 1)], cache)
             mx.eval(cache.arrays)
         logits, _ = target.forward(tokens[:, -1:], cache)
-        row = logits[0, -1].astype(mx.float32)
-        order = mx.argsort(row)[-2:]
-        (second, first), (low, high) = integers(order), floats(row[order])
-        return TopTwo(first=first, second=second, gap=high - low, logit=high)
+        chooser = Chooser(sampling, target.vocabulary)
+        scores = chooser.scores(chooser.process(logits[0], context), chooser.noise(place, 1))[0]
+        order = mx.argsort(scores)[-2:]
+        (second, first), (low, high) = integers(order), floats(scores[order])
+        peak = floats(mx.max(mx.abs(logits[0, -1]))[None])[0]
+        return TopTwo(first=first, second=second, gap=(high - low) * (sampling.temperature or 1.0), logit=peak)
 
     def _require(self) -> _Pair:
         if self._pair is None:

@@ -77,18 +77,18 @@ class Chooser:
 
     def choose(self, logits: mx.array, noise: mx.array | None) -> mx.array:
         """[w] tokens from processed logits [w, V] and the noise of their places [w, V]."""
-        if noise is None:
-            return mx.argmax(logits, axis=-1)
-        return mx.argmax(self._log_law(logits) + noise, axis=-1)
+        return mx.argmax(self.scores(logits, noise), axis=-1)
+
+    def scores(self, logits: mx.array, noise: mx.array | None) -> mx.array:
+        """[w, V] what the chosen token is the largest of."""
+        return logits if noise is None else self._log_law(logits) + noise
 
     def pick(self, noise: mx.array | None) -> Pick:
         """The same rule for a drafter: step k of a draft is settled at the place of noise row k, if it is right."""
 
         def choose(logits: mx.array, step: int, ids: mx.array | None) -> mx.array:
-            if noise is None:
-                return mx.argmax(logits, axis=-1)
-            row = noise[step : step + 1]
-            return mx.argmax(self._log_law(logits) + (row if ids is None else row[:, ids]), axis=-1)
+            row = None if noise is None else noise[step : step + 1]
+            return self.choose(logits, row if row is None or ids is None else row[:, ids])
 
         return choose
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dspark.decoding.events import Finished
-from dspark.decoding.request import Request, SpeculationOptions
+from dspark.decoding.request import Request, Sampling, SpeculationOptions
 from dspark.decoding.verdict import Answer, Evidence, Outcome, Verdict, compare
 from dspark.racing.arms import BASELINE
 from dspark.racing.decoder import Decoder
@@ -39,7 +39,8 @@ class Judge:
     """Compares answers with the help of the target they came from.
 
     A tie does not end a comparison: behind it the answers are in different contexts, so plain decoding is asked to
-    continue from the arm's own token and the rest is compared with that. `follow` off leaves the rest unread.
+    continue from the arm's own token and the rest is compared with that. `follow` off leaves the rest unread, as does
+    sampling, whose draws belong to their places in the answer.
     """
 
     decoder: Decoder
@@ -47,6 +48,7 @@ class Judge:
     eos: Sequence[int]
     max_tokens: int
     follow: bool = True
+    sampling: Sampling = Sampling()
 
     def compare(self, prompt: Sequence[int], expected: Answer, found: Answer) -> Compared:
         """Hold `found` against `expected`, two answers to `prompt` (token ids)."""
@@ -59,7 +61,7 @@ class Judge:
             seen = verdict.evidence.position + 1
             if verdict.outcome == "diverged" or seen >= len(found.ids):
                 return verdict.outcome, tuple(evidence), min(seen, len(found.ids))
-            if not self.follow or len(evidence) == MOST_TIES:
+            if not self.follow or self.sampling.temperature > 0 or len(evidence) == MOST_TIES:
                 return "tied", tuple(evidence), seen
             expected = self._continue(prompt, found.tokens[:seen])
 
@@ -69,7 +71,7 @@ class Judge:
             found,
             dtype=self.dtype,
             eos=self.eos,
-            top_two=lambda tokens: self.decoder.top_two([*prompt, *tokens]),
+            top_two=lambda tokens: self.decoder.top_two([*prompt, *tokens], self.sampling, len(tokens)),
         )
 
     def _continue(self, prompt: Sequence[int], tokens: tuple[int, ...]) -> Answer:
@@ -77,7 +79,7 @@ class Judge:
         room = self.max_tokens - len(tokens)
         if room <= 0:
             return Answer(tokens, ended=False)
-        request = Request([*prompt, *tokens], room, speculation=SpeculationOptions(BASELINE))
+        request = Request([*prompt, *tokens], room, speculation=SpeculationOptions(BASELINE), sampling=self.sampling)
         for event in self.decoder.generate(request):
             if isinstance(event, Finished):
                 return Answer((*tokens, *event.tokens), ended=event.reason == "stop")

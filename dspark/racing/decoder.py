@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from dspark.decoding.events import Event
-from dspark.decoding.request import Request, Speculation, SpeculationOptions
+from dspark.decoding.request import Request, Sampling, Speculation, SpeculationOptions
 from dspark.decoding.verdict import TopTwo
 
 
@@ -23,5 +23,5 @@ class Decoder(Protocol):
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of token ids."""
 
-    def top_two(self, context: Sequence[int]) -> TopTwo:
-        """The target's two best next tokens after `context`."""
+    def top_two(self, context: Sequence[int], sampling: Sampling, place: int) -> TopTwo:
+        """The target's two best next tokens after `context`, at `place` of an answer that is chosen by `sampling`."""

@@ -42,6 +42,7 @@ def document(result: RaceResult) -> dict[str, Any]:
             "max_tokens": result.setup.max_tokens,
             "trials": result.setup.trials,
             "seed": result.setup.seed,
+            "sampling": None if result.setup.sampling.temperature == 0 else result.setup.sampling,
         },
         "arms": [
             {

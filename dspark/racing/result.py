@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dspark.decoding.request import Sampling
 from dspark.decoding.verdict import END, Evidence, Outcome, worst
 from dspark.racing.arms import Entrant
 from dspark.racing.comparison import Check, Judge, check
@@ -30,6 +31,7 @@ class Setup:
     trials: int
     seed: int
     date: datetime.datetime
+    sampling: Sampling = Sampling()
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,9 @@ def conclude(
     After an interrupt ties are not followed further: the user wants the prompt back. Raises the decoder's errors.
     """
     labels = [entrant.label for entrant in runner.entrants]
-    judge = Judge(runner.decoder, loaded.dtype, loaded.eos, setup.max_tokens, follow=not interrupted)
+    judge = Judge(
+        runner.decoder, loaded.dtype, loaded.eos, setup.max_tokens, follow=not interrupted, sampling=runner.sampling
+    )
     checks = check(runner.trials, runner.encoded, labels, judge)
     table = summarise(runner.trials, labels, classes(runner.prompts), setup.seed)
     return RaceResult(

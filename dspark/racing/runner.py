@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from dspark.decoding.events import Event, Finished
-from dspark.decoding.request import Request
+from dspark.decoding.request import Request, Sampling
 from dspark.errors import DSparkError, PromptError
 from dspark.racing.arms import Entrant
 from dspark.racing.decoder import Decoder
@@ -78,6 +78,7 @@ class Runner:
         max_tokens: int,
         trials: int,
         context_window: int,
+        sampling: Sampling = Sampling(),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.decoder = decoder
@@ -85,6 +86,7 @@ class Runner:
         self.prompts = tuple(prompts)
         self.max_tokens = max_tokens
         self.number_of_trials = trials
+        self.sampling = sampling
         self.encoded = [self._encode(prompt, context_window) for prompt in prompts]
         self.trials: list[Trial] = []
         self.failures: dict[str, str] = {}
@@ -115,7 +117,9 @@ class Runner:
                 yield self._fail(entrant, error)
 
     def _trial(self, slot: Slot, entrant: Entrant) -> Iterator[Progress]:
-        request = Request(self.encoded[slot.prompt], self.max_tokens, speculation=entrant.arm.options)
+        request = Request(
+            self.encoded[slot.prompt], self.max_tokens, speculation=entrant.arm.options, sampling=self.sampling
+        )
         begun = self._clock()
         for event in self.decoder.generate(request):
             if isinstance(event, Finished):

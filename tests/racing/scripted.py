@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dspark.decoding.events import Event, Finished, FinishReason, PrefillProgress, RoundCommitted, Statistics, Text
-from dspark.decoding.request import Request, Speculation, SpeculationOptions
+from dspark.decoding.request import Request, Sampling, Speculation, SpeculationOptions
 from dspark.decoding.verdict import TopTwo
 from dspark.errors import DecodingError, UsageError
 
@@ -53,6 +53,7 @@ class ScriptedDecoder:
     requests: list[Request] = field(default_factory=list)
     asked: list[tuple[int, ...]] = field(default_factory=list)
     prompts: list[tuple[int, ...]] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
 
     def resolve(self, options: SpeculationOptions) -> Speculation:
         mode = "dspark" if options.mode == "auto" else options.mode
@@ -70,8 +71,9 @@ class ScriptedDecoder:
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(f"<{token}>" for token in tokens)
 
-    def top_two(self, context: Sequence[int]) -> TopTwo:
+    def top_two(self, context: Sequence[int], sampling: Sampling, place: int) -> TopTwo:
         self.asked.append(tuple(context))
+        self.places.append(place)
         prompt, said = self._split(context)
         full = [*self.greedy(prompt), EOS]
         second, gap = self.rivals.get(len(said), (999, 5.0))

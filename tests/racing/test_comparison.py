@@ -1,6 +1,7 @@
 import pytest
 from scripted import EOS, ScriptedDecoder, plain_answer
 
+from dspark.decoding.request import Sampling
 from dspark.decoding.verdict import Answer
 from dspark.racing.arms import enter, parse_all
 from dspark.racing.comparison import MOST_TIES, Check, Judge, check
@@ -121,3 +122,16 @@ def test_a_judge_that_does_not_follow_says_how_far_it_read(follow: bool) -> None
     outcome, _, compared = judge.compare(prompt, Answer(tuple(ids), False), found)
     assert (outcome, compared) == ("tied", LENGTH if follow else 4)
     assert len(decoder.requests) == follow
+
+
+def test_a_sampled_race_asks_for_the_choice_at_its_place_and_stops_at_a_tie():
+    """The draws of a place belong to it, so what follows a tie cannot be re-told from the middle."""
+    prompt = [60, 62]
+    decoder = ScriptedDecoder(rivals={3: (7, 1e-9)})
+    decoder.encode_chat("<>")
+    judge = Judge(decoder, "float32", (0,), 40, sampling=Sampling(temperature=0.8, seed=1))
+    expected = Answer(tuple(plain_answer(prompt)), ended=False)
+    found = Answer((*expected.tokens[:3], 7, *expected.tokens[4:]), ended=False)
+    outcome, evidence, compared = judge.compare(prompt, expected, found)
+    assert (outcome, len(evidence), compared) == ("tied", 1, 4)
+    assert decoder.places == [3]

@@ -33,7 +33,7 @@ def test_stamp_settings_and_resolved_arms_are_there() -> None:
     assert document["schema"] == 1
     assert document["command"] == "mlx-dspark race --arm dspark"
     assert document["stamp"]["chip"] == "Toy 1"
-    assert document["settings"] == {"max_tokens": 20, "trials": 2, "seed": 0}
+    assert document["settings"] == {"max_tokens": 20, "trials": 2, "seed": 0, "sampling": None}
     (arm,) = (arm for arm in document["arms"] if arm["label"] == "dspark:cap=3,lookup=off")
     assert arm["resolved"] == {"mode": "dspark", "cap": 3, "lookup": False, "confidence": 0.0}
     assert (arm["verdict"], arm["repeatable"], arm["error"]) == ("identical", True, None)
