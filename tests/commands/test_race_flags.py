@@ -1,0 +1,102 @@
+"""Every flag of `mlx-dspark race` arrives where it should: whole races on tiny models, in this process."""
+
+import json
+
+import pytest
+from tiny import write_head, write_llama
+
+from dspark.commands.app import run
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("pair")
+    return str(write_llama(root / "target")), str(write_head(root / "head"))
+
+
+@pytest.fixture
+def race(folders, tmp_path):
+    """Run a race with the given flags; returns its exit code and its JSON."""
+
+    def start(*flags: str) -> tuple[int, dict]:
+        pair = ["--model", folders[0], "--drafter", folders[1]]
+        prompt = [] if any(flag.startswith("--prompt") for flag in flags) else ["--prompt", "abc"]
+        size = ["--max-tokens", "6", "--trials", "1"]
+        code = run(["race", *pair, *prompt, *size, "--json", str(tmp_path / "race.json"), *flags])
+        return code, json.loads((tmp_path / "race.json").read_text())
+
+    return start
+
+
+def test_model_and_drafter(race):
+    code, result = race()
+    assert code == 0
+    assert (result["pair"]["target"], result["pair"]["drafter"]) == ("target", "head")
+    assert [arm["label"] for arm in result["arms"]][:3] == ["baseline", "lookup", "dspark"]
+    assert result["summary"]["verdict"] == "identical"
+
+
+def test_no_drafter(race):
+    _, result = race("--drafter", "none")
+    assert result["pair"]["drafter"] is None and [arm["label"] for arm in result["arms"]] == ["baseline", "lookup"]
+
+
+def test_arm(race):
+    _, result = race("--arm", "dspark:cap=3,lookup=off,confidence=0.3", "--max-tokens", "20")
+    resolved = result["arms"][1]["resolved"]
+    assert resolved == {"mode": "dspark", "cap": 3, "lookup": False, "confidence": 0.3}
+
+
+def test_prompts_and_their_classes(race, tmp_path):
+    (tmp_path / "p.jsonl").write_text('{"prompt": "ab", "class": "code"}\n{"prompt": "bc"}\n')
+    _, result = race("--prompt", "abc", "--prompt-file", str(tmp_path / "p.jsonl"))
+    assert [each["prompt"] for each in result["prompts"]] == ["abc", "ab", "bc"]
+    assert "code" in result["summary"]["ratio"]["dspark"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "key"), [("--max-tokens", 9, "max_tokens"), ("--trials", 2, "trials"), ("--seed", 5, "seed")]
+)
+def test_counts(race, flag, value, key):
+    _, result = race(flag, str(value))
+    assert result["settings"][key] == value
+    if key == "trials":
+        assert len({trial["trial"] for trial in result["trials"]}) == 2
+    if key == "max_tokens":
+        assert max(len(trial["tokens"]) for trial in result["trials"]) <= 9
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--temperature", "0.8"), ("--top-p", "0.5"), ("--top-k", "3"), ("--min-p", "0.2")]
+)
+def test_sampling(race, flag, value):
+    code, result = race("--temperature", "1.5", "--seed", "3", "--max-tokens", "20", flag, value)
+    assert code == 0 and result["summary"]["verdict"] == "identical"
+    assert result["settings"]["sampling"][flag.removeprefix("--").replace("-", "_")] == float(value)
+    _, bare = race("--temperature", "1.5", "--seed", "3", "--max-tokens", "20")
+    assert bare["trials"][0]["tokens"] != result["trials"][0]["tokens"], "the setting changed nothing"
+
+
+@pytest.mark.parametrize("flags", [("--temperature", "3"), ("--top-p", "0"), ("--top-k", "-1"), ("--min-p", "2")])
+def test_sampling_out_of_range_is_a_usage_error(race, flags, folders, capsys):
+    assert run(["race", "--model", folders[0], "--prompt", "abc", *flags]) == 2
+    assert flags[0].removeprefix("--").replace("-", "_") in capsys.readouterr().err
+
+
+def test_precision_belongs_to_the_demo_pair(folders, capsys):
+    assert run(["race", "--model", folders[0], "--precision", "fp32"]) == 2
+    assert "demo" in capsys.readouterr().err
+
+
+def test_trust_remote_code(folders, tmp_path, capsys):
+    folder = write_llama(tmp_path / "pointers")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModel": "code.Model"}}))
+    flags = ["race", "--model", str(folder), "--prompt", "abc", "--max-tokens", "3", "--trials", "1"]
+    assert run(flags) == 1 and "auto_map" in capsys.readouterr().err
+    assert run([*flags, "--trust-remote-code"]) == 0
+
+
+def test_markdown(race, tmp_path):
+    race("--markdown", str(tmp_path / "race.md"))
+    assert "mlx-dspark" in (tmp_path / "race.md").read_text()
