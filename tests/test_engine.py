@@ -19,6 +19,7 @@ from dspark.errors import (
     RemoteCodeRefused,
     UsageError,
 )
+from dspark.targets import rewind
 
 PROMPT = [5, 9, 33, 7, 40, 12]
 
@@ -162,7 +163,9 @@ def test_a_target_without_a_drafter_runs_plain_or_looks_up(folders):
     assert engine.load(LoadOptions(model=folders[0], drafter="none")).modes == ("baseline", "lookup")
 
 
-def test_a_sliding_window_model_says_why_it_runs_plain(tmp_path):
+def test_a_model_whose_cache_cannot_go_back_says_why_it_runs_plain(tmp_path, monkeypatch):
+    kinds = tuple(kind for kind in rewind._KINDS if kind[0].__name__ != "RotatingKVCache")
+    monkeypatch.setattr(rewind, "_KINDS", kinds)  # as if a new mlx-lm had renamed it
     layers = ["sliding_attention", "full_attention"] * 3
     folder = write_llama(tmp_path / "swa", layer_types=layers, sliding_window=8)
     engine = Engine()

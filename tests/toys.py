@@ -47,11 +47,10 @@ def tokenizer() -> TokenizerWrapper:
 class _Layer(nn.Module):
     """Passes token ids through as hidden rows, and remembers them in its cache."""
 
-    def __call__(self, ids: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-        rows = ids[:, None, :, None].astype(mx.float32)
-        held, _ = cache.update_and_fetch(rows, rows)
+    def __call__(self, hidden: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+        held, _ = cache.update_and_fetch(hidden[:, None], hidden[:, None])
         self.held = [int(t) for t in held[0, 0, :, 0].tolist()]
-        return ids[..., None].astype(mx.float32)
+        return hidden
 
 
 class ScriptedModel(nn.Module):
@@ -69,14 +68,14 @@ class ScriptedModel(nn.Module):
 
     def __call__(self, inputs: mx.array, cache: list[Any]) -> mx.array:
         self.calls += 1
-        hidden = inputs
+        hidden = inputs[..., None].astype(mx.float32)
         for index, (layer, entry) in enumerate(zip(self.layers, cache, strict=True)):
-            rows = layer(hidden, None, entry)
+            hidden = layer(hidden, None, entry)
             if self.fault is not None and index == 1:
                 self.fault(self.calls)
         width, held = inputs.shape[1], self.layers[-1].held
         choices = [self._next(held[: len(held) - width + j + 1]) for j in range(width)]
-        return (mx.arange(VOCABULARY)[None] == mx.array(choices)[:, None])[None] * 10.0 + 0.0 * rows
+        return (mx.arange(VOCABULARY)[None] == mx.array(choices)[:, None])[None] * 10.0 + 0.0 * hidden
 
     def _next(self, held: list[int]) -> int:
         right = held == self.truth[: len(held)] and len(held) < len(self.truth)

@@ -55,7 +55,7 @@ class Sequence:
         return self.tokens[: self.cache.length]
 
     def retain(self, length: int) -> None:
-        """Cut both caches down to the first `length` tokens."""
+        """Cut both caches down to the first `length` tokens; to none where the target's cannot go back that far."""
         self.cache.truncate(length)
         if self.context is not None:
-            self.context.truncate(length)
+            self.context.truncate(self.cache.length)

@@ -1,4 +1,4 @@
-"""Hidden taps: reading the residual stream behind chosen decoder layers; the model stays as it was for all others."""
+"""Hidden taps: reading the residual stream between chosen decoder layers; the model stays as it was for all others."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,35 +7,39 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from dspark.errors import PairingError
+
 
 class HiddenTaps:
-    """Records what leaves the tapped layers during one forward.
+    """Records what enters the layers behind the tapped ones during one forward.
 
-    Ids are canonical: i is the residual stream leaving decoder layer i, -1 the embedding output that enters layer 0.
+    Ids are canonical: i is the residual stream that decoder layer i hands to layer i + 1, -1 the embedding output that
+    enters layer 0. They count layers as a token passes them: in a model that applies its stack of L layers several
+    times, L is the first layer of the second pass, and whatever the model does between passes (a norm) belongs to tap
+    L - 1. Reading inputs needs no knowledge of what a family's layers return.
+
     While a recording is open, each tapped layer object temporarily has a subclass of its own class, so that every
     attribute look-up on it still works; afterwards the model is as mlx-lm made it.
     """
 
     def __init__(self, layers: list[nn.Module], ids: tuple[int, ...]) -> None:
         self.ids = ids
+        self._depth = len(layers)
         self._rows: dict[int, mx.array] = {}
-        tapped = sorted({max(i, 0) for i in ids})
-        self._swaps = [(layers[i], type(layers[i]), self._tapped_class(layers[i], i)) for i in tapped]
+        self._calls: dict[int, int] = {}
+        wanted = {i + 1 for i in ids}
+        tapped = sorted({reader % self._depth for reader in wanted})
+        self._swaps = [(layers[i], type(layers[i]), self._tapped_class(layers[i], i, wanted)) for i in tapped]
 
-    def _tapped_class(self, layer: nn.Module, index: int) -> type[nn.Module]:
-        keep_input = index == 0 and -1 in self.ids
-        keep_output = index in self.ids
-        rows = self._rows
+    def _tapped_class(self, layer: nn.Module, index: int, wanted: set[int]) -> type[nn.Module]:
         plain: Callable[..., Any] = type(layer).__call__
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if keep_input:
-                rows[-1] = args[0]
-            out = plain(module, *args, **kwargs)
-            if keep_output:
-                # Some families return (hidden, extras).
-                rows[index] = out[0] if isinstance(out, tuple) else out
-            return out
+            reader = index + self._depth * self._calls.get(index, 0)
+            self._calls[index] = self._calls.get(index, 0) + 1
+            if reader in wanted:
+                self._rows[reader - 1] = args[0] if args else next(iter(kwargs.values()))
+            return plain(module, *args, **kwargs)
 
         return type(type(layer).__name__, (type(layer),), {"__call__": call})
 
@@ -43,6 +47,7 @@ class HiddenTaps:
     def recording(self) -> Iterator[Callable[[], mx.array]]:
         """Open a recording; the value, called after the forward, gives the rows [B, S, taps * d] in tap order."""
         self._rows.clear()
+        self._calls.clear()
         try:
             for layer, _, tapped in self._swaps:
                 layer.__class__ = tapped
@@ -53,4 +58,27 @@ class HiddenTaps:
             self._rows.clear()
 
     def _joined(self) -> mx.array:
+        missing = [i for i in self.ids if i not in self._rows]
+        if missing:
+            raise PairingError(
+                f"this model does not run its layers in a way that taps {missing} can read; leave the drafter out"
+            )
         return mx.concatenate([self._rows[i] for i in self.ids], axis=-1)
+
+
+def passes(layers: list[nn.Module], forward: Callable[[], Any]) -> int:
+    """How many times one `forward` runs through the stack of `layers` (lazy: nothing is computed)."""
+    first, calls = layers[0], 0
+    plain = type(first)
+
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return plain.__call__(module, *args, **kwargs)
+
+    try:
+        first.__class__ = type(plain.__name__, (plain,), {"__call__": call})
+        forward()
+    finally:
+        first.__class__ = plain
+    return max(calls, 1)

@@ -11,8 +11,9 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model, load_tokenizer
 
 from dspark.errors import CheckpointError, PairingError, PromptError
-from dspark.targets.caches import TargetCache
-from dspark.targets.taps import HiddenTaps
+from dspark.targets.caches import KVBits, TargetCache
+from dspark.targets.recurrence import Recorder
+from dspark.targets.taps import HiddenTaps, passes
 
 DEFAULT_CONTEXT_WINDOW = 4096
 
@@ -20,16 +21,28 @@ DEFAULT_CONTEXT_WINDOW = 4096
 class Target:
     """A loaded model. Not safe for use from more than one thread."""
 
-    def __init__(self, model: nn.Module, tokenizer: TokenizerWrapper, config: dict[str, Any], path: Path) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: TokenizerWrapper,
+        config: dict[str, Any],
+        path: Path,
+        *,
+        kv_bits: KVBits | None = None,
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.config = config
         self.path = path
+        self.kv_bits = kv_bits
+        recorder = Recorder(model)
+        self.recorder = recorder if recorder.hears else None
         self._taps: HiddenTaps | None = None
+        self._depth: int | None = None
 
     @classmethod
-    def load(cls, path: Path, *, trust_remote_code: bool = False) -> "Target":
-        """Load the mlx-lm model folder at `path`.
+    def load(cls, path: Path, *, trust_remote_code: bool = False, kv_bits: KVBits | None = None) -> "Target":
+        """Load the mlx-lm model folder at `path`; `kv_bits` quantizes the keys and values of full-attention layers.
 
         Raises:
             CheckpointError: the folder is not a model that mlx-lm can load.
@@ -43,12 +56,22 @@ class Target:
             raise CheckpointError(f"{path} has a broken JSON file ({error}); fetch the model again") from error
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
             raise CheckpointError(f"{path} cannot be loaded as a model: {_first_line(error)}") from error
-        return cls(model, tokenizer, config, path)
+        return cls(model, tokenizer, config, path, kv_bits=kv_bits)
 
     @property
     def layers(self) -> list[nn.Module]:
         """The decoder layers, in order."""
         return list(self.model.layers)
+
+    @property
+    def depth(self) -> int:
+        """Decoder layers that a token passes: a model that applies its stack several times counts each pass."""
+        if self._depth is None:
+            self._depth = len(self.layers) * passes(self.layers, self._lazy_forward)
+        return self._depth
+
+    def _lazy_forward(self) -> None:
+        self.model(mx.array([[0]]), cache=make_prompt_cache(self.model))
 
     @property
     def vocabulary(self) -> int:
@@ -105,7 +128,7 @@ class Target:
 
     def new_cache(self) -> TargetCache:
         """An empty cache for one sequence."""
-        return TargetCache(make_prompt_cache(self.model))
+        return TargetCache(make_prompt_cache(self.model), self.model, self.recorder, self.kv_bits)
 
     def tap(self, ids: tuple[int, ...]) -> None:
         """Choose which hidden rows `forward` reports; the empty tuple turns reporting off."""
@@ -116,15 +139,12 @@ class Target:
 
         The cache then holds w more tokens.
         """
-        width = tokens.shape[1]
-        if self._taps is None:
-            logits, rows = self.model(tokens, cache=cache.entries), None
-        else:
+        with cache.writing(tokens):
+            if self._taps is None:
+                return self.model(tokens, cache=cache.entries), None
             with self._taps.recording() as joined:
                 logits = self.model(tokens, cache=cache.entries)
-                rows = joined()
-        cache.advance(width)
-        return logits, rows
+                return logits, joined()
 
     def encode_chat(self, prompt: str) -> list[int]:
         """Token ids of one user turn behind the model's chat template (of the bare text where it has none).

@@ -2,7 +2,15 @@
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
+from mlx_lm.models.cache import (
+    ArraysCache,
+    CacheList,
+    ChunkedKVCache,
+    ConcatenateKVCache,
+    KVCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+)
 from tiny import write_llama
 
 from dspark.errors import CheckpointError, PairingError, RollbackError
@@ -88,11 +96,15 @@ def test_a_trim_that_does_not_do_what_it_says_is_caught():
         cache.truncate(2)
 
 
-@pytest.mark.parametrize("entry", [RotatingKVCache(8), ArraysCache(2)])
-def test_caches_without_an_exact_rollback_are_refused_by_name(entry):
-    reason = TargetCache([KVCache(), entry]).rollback_refusal
-    assert type(entry).__name__ in reason
-    assert TargetCache([KVCache(), QuantizedKVCache()]).rollback_refusal is None
+class Foreign:
+    """A cache class of nobody's."""
+
+
+def test_caches_without_an_exact_rollback_are_refused_by_name():
+    for entries in ([KVCache(), Foreign()], [CacheList(ArraysCache(2), Foreign())]):
+        assert "Foreign" in TargetCache(entries).rollback_refusal
+    known = [KVCache(), QuantizedKVCache(), RotatingKVCache(8), ChunkedKVCache(8), ConcatenateKVCache(), ArraysCache(2)]
+    assert TargetCache([*known, CacheList(*known)]).rollback_refusal is None
 
 
 def test_the_rollback_probe_passes_on_a_sound_model_and_fails_on_a_leaky_one(target, monkeypatch):

@@ -1,0 +1,220 @@
+"""Taking back rows that a forward wrote: one small class for each kind of cache that mlx-lm has."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import mlx.core as mx
+from mlx_lm.models import cache as mlx_cache
+
+from dspark.errors import RollbackError
+
+
+class Rewinder(Protocol):
+    """Brings one cache back. Lengths count the tokens of the sequence, from its first."""
+
+    def mark(self, start: int, width: int) -> None:
+        """A forward is about to write `width` rows behind the first `start`; keep what it takes to undo it."""
+
+    def reaches(self, length: int) -> bool:
+        """Whether `rewind` can go back to `length` exactly."""
+
+    def rewind(self, length: int) -> None:
+        """Hold the first `length` tokens only."""
+
+    def restore(self, start: int) -> None:
+        """Go back to the mark, whether or not the forward came as far as this cache."""
+
+
+class Growing:
+    """KVCache, plain or quantized: rows are addressed by position, and the next write covers what was given back."""
+
+    def __init__(self, entry: Any) -> None:
+        self.entry = entry
+
+    def mark(self, start: int, width: int) -> None:
+        """Nothing to keep."""
+
+    def reaches(self, length: int) -> bool:
+        return True
+
+    def rewind(self, length: int) -> None:
+        surplus = self.entry.offset - length
+        if surplus > 0 and (given := self.entry.trim(surplus)) != surplus:
+            raise RollbackError(
+                f"{type(self.entry).__name__} gave back {given} of {surplus} tokens; run this model with --arm baseline"
+            )
+
+    def restore(self, start: int) -> None:
+        self.rewind(start)
+
+
+class Concatenated(Growing):
+    """ConcatenateKVCache: its `trim` moves the offset only, and the next write would go behind the stale rows."""
+
+    def rewind(self, length: int) -> None:
+        entry = self.entry
+        if entry.offset > length:
+            entry.keys, entry.values = _first_rows(entry.keys, length), _first_rows(entry.values, length)
+            entry.offset = length
+
+
+class Chunked(Growing):
+    """ChunkedKVCache: as a growing one, but what left the front before the mark is gone.
+
+    A forward drops what lies a whole chunk behind its own first position, so nothing that positions from the mark
+    on could see.
+    """
+
+    def __init__(self, entry: Any) -> None:
+        super().__init__(entry)
+        self._start = 0
+
+    def mark(self, start: int, width: int) -> None:
+        self._start = start
+
+    def reaches(self, length: int) -> bool:
+        chunk_start = length - length % self.entry.chunk_size
+        return length >= self._start or bool(self.entry.start_position <= chunk_start)
+
+
+class Ring:
+    """RotatingKVCache, whose own `trim` leaves stale rows behind once the ring is full.
+
+    It attends to `max_size` rows, the newest included, so of older rows only `max_size - 1` ever matter:
+
+    - while the buffer holds every position in order, any cut is exact;
+    - a write of several rows copies the buffer into order and appends, losing none of those `max_size - 1`:
+      the rejected rows are cut off the end, and the old arrays, which such a write leaves alone, undo all of it;
+    - a write of one row overwrites the one row that no longer matters, so one step back makes that slot the next to be
+      overwritten. A second step back would need a row that is gone.
+    """
+
+    def __init__(self, entry: Any) -> None:
+        self.entry = entry
+        self._rows = 0
+        self._before: tuple[mx.array | None, mx.array | None, int] | None = None
+
+    def mark(self, start: int, width: int) -> None:
+        entry = self.entry
+        self._rows = width
+        # One row is written in place, into these very arrays: holding them would be no copy of what they were.
+        self._before = (entry.keys, entry.values, entry._idx) if width > 1 else None
+
+    def reaches(self, length: int) -> bool:
+        return self._in_order or bool(self.entry.offset - length <= self._rows)
+
+    @property
+    def _in_order(self) -> bool:
+        """The buffer holds every position from 0 on."""
+        return bool(self.entry._idx == self.entry.offset)
+
+    def rewind(self, length: int) -> None:
+        entry = self.entry
+        surplus = entry.offset - length
+        if surplus <= 0:
+            return
+        if self._in_order:
+            self._cut(length)
+        elif self._before is None:
+            entry._idx -= 1
+            if entry._idx == entry.keep:
+                entry._idx = entry.max_size  # where a ring stands before its next row wraps
+        elif surplus == self._rows:
+            entry.keys, entry.values, entry._idx = self._before
+        elif entry._idx != entry.keys.shape[2]:
+            raise RollbackError("a RotatingKVCache is not in order after a block; run this model with --arm baseline")
+        else:
+            self._cut(entry._idx - surplus)
+        entry.offset = length
+        self._rows = max(self._rows - surplus, 0)
+
+    def restore(self, start: int) -> None:
+        entry = self.entry
+        if self._before is None:
+            self.rewind(start)
+        else:
+            entry.keys, entry.values, entry._idx = self._before
+            entry.offset = start
+            self._rows = 0
+
+    def _cut(self, rows: int) -> None:
+        entry = self.entry
+        entry.keys, entry.values = _first_rows(entry.keys, rows), _first_rows(entry.values, rows)
+        entry._idx = rows
+
+
+class Replaced:
+    """Caches that forwards never write into but replace array by array (recurrent state): references are a snapshot.
+
+    Only the two ends of the newest forward are held. `rebuild`, where a recording of that forward offers it, gives the
+    arrays after its first n rows.
+    """
+
+    def __init__(self, entry: Any) -> None:
+        self.entry = entry
+        self.rebuild: Callable[[int], list[Any]] | None = None
+        self._start = self._end = 0
+        self._before = _attributes(entry)
+
+    def mark(self, start: int, width: int) -> None:
+        self._start, self._end = start, start + width
+        self._before = _attributes(self.entry)
+        self.rebuild = None
+
+    def reaches(self, length: int) -> bool:
+        inside = self._start <= length <= self._end
+        return inside and (length in (self._start, self._end) or self.rebuild is not None)
+
+    def rewind(self, length: int) -> None:
+        if length == self._start:
+            self.restore(length)
+        elif length < self._end:
+            assert self.rebuild is not None
+            self.entry.cache = self.rebuild(length - self._start)
+            self._end = length
+
+    def restore(self, start: int) -> None:
+        vars(self.entry).update(_copied(self._before))
+        self._end = start
+
+
+# Classes that belong to one model and are made like recurrent state: every forward replaces what they hold.
+_REPLACED_BY_NAME = {("mlx_lm.models.deepseek_v41", "LayerCache")}
+
+_KINDS: tuple[tuple[type, type[Growing] | type[Ring] | type[Replaced]], ...] = (
+    (mlx_cache.KVCache, Growing),
+    (mlx_cache.QuantizedKVCache, Growing),
+    (mlx_cache.ConcatenateKVCache, Concatenated),
+    (mlx_cache.ChunkedKVCache, Chunked),
+    (mlx_cache.RotatingKVCache, Ring),
+    (mlx_cache.ArraysCache, Replaced),
+)
+
+
+def rewinder(entry: Any) -> Rewinder | None:
+    """The rewinder for a cache that is no list, or None for a class that is not known here."""
+    for kind, made in _KINDS:
+        if isinstance(entry, kind):
+            return made(entry)
+    return Replaced(entry) if (type(entry).__module__, type(entry).__name__) in _REPLACED_BY_NAME else None
+
+
+def leaves(entries: list[Any]) -> Iterator[Any]:
+    """The caches themselves, with every CacheList taken apart (its own `trim` stops half-way at a recurrent child)."""
+    for entry in entries:
+        if isinstance(entry, mlx_cache.CacheList):
+            yield from leaves(list(entry.caches))
+        else:
+            yield entry
+
+
+def _first_rows(array: mx.array, rows: int) -> mx.array | None:
+    return array[..., :rows, :] if rows > 0 else None
+
+
+def _attributes(entry: Any) -> dict[str, Any]:
+    return _copied(vars(entry))
+
+
+def _copied(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, list) else value for name, value in attributes.items()}
