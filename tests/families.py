@@ -121,6 +121,21 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "model_max_length": 512,
         "num_experts_per_token": 2,
     },
+    "kimi_k3": {
+        **MLA,
+        **MOE,
+        "linear_attn_config": {**KDA, "kda_layers": [1, 2], "full_attn_layers": [3]},
+        "num_experts_per_token": 2,
+        "num_key_value_heads": 4,
+    },
+    "bailing_moe_v3": {
+        **MLA,
+        **MOE,
+        "num_shared_experts": 1,
+        "moe_shared_expert_intermediate_size": 16,
+        "layer_group_size": 3,
+        "short_conv_kernel_size": CONV,
+    },
     "olmo_hybrid": {
         **DELTA,
         "linear_allow_neg_eigval": True,

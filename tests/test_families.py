@@ -14,6 +14,7 @@ from mlx_lm.models import cache as mlx_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from toys import alternating, liar, oracle, tokenizer
 
+from dspark.decoding.events import RoundCommitted
 from dspark.decoding.loop import Decoding
 from dspark.decoding.request import Request
 from dspark.decoding.stopping import StopRule
@@ -44,6 +45,8 @@ KINDS = {
         "qwen3_5_moe",
         "qwen3_next",
         "kimi_linear",
+        "kimi_k3",
+        "bailing_moe_v3",
         "olmo_hybrid",
         "nemotron_h",
         "mamba2",
@@ -102,7 +105,7 @@ def prompt_of(length):
 
 
 @cache
-def stock(kind, name, length):
+def stock(kind, name, length, count=TOKENS):
     """What mlx-lm itself says after the prompt, one token at a time."""
     target = loaded(kind, name)
     bits = {} if target.kv_bits is None else {"kv_bits": target.kv_bits.bits, "quantized_kv_start": 0}
@@ -112,7 +115,7 @@ def stock(kind, name, length):
     if bits:
         bits["kv_group_size"] = 32
     steps = generate_step(
-        mx.array(prompt_of(length)), target.model, max_tokens=TOKENS, prompt_cache=prompt_cache, **bits
+        mx.array(prompt_of(length)), target.model, max_tokens=count, prompt_cache=prompt_cache, **bits
     )
     return [int(token) for token, _ in steps]
 
@@ -306,7 +309,7 @@ def test_the_answer_is_mlx_lms_and_the_caches_are_a_cold_runs(kind, name, drafte
         scripted.sequence = decoding.sequence
     try:
         for event in decoding.events():
-            seen += getattr(event, "tokens", ()) if type(event).__name__ == "RoundCommitted" else ()
+            seen += event.tokens if isinstance(event, RoundCommitted) else ()
     except RuntimeError as error:
         assert exit_ == "exception" and "device lost" in str(error)
     assert exit_ not in ("budget", "cancel") or len(seen) >= ENDS_AT
@@ -344,3 +347,28 @@ def test_the_probe_knows_how_each_family_is_taken_back(name):
     assert rollback_refusal(target) is None
     kind = next(kind for kind, names in KINDS.items() if name in names and kind != "quantized")
     assert rollback_kind(target) == (kind if kind in ("recorded", "replay") else "trim")
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "gpt_oss", "llama4", "recurrent_gemma"])
+@pytest.mark.parametrize("length", [WINDOW // 2, WINDOW])
+def test_a_window_that_wraps_in_the_middle_of_an_answer(name, length):
+    """A14: partial accepts before, at and behind the wrap; the cache is a cold run's after every round."""
+    kind = next(kind for kind, names in KINDS.items() if name in names)
+    said, prompt = stock(kind, name, length, 40), prompt_of(length)
+    target, _ = ending(loaded(kind, name), "budget", said)
+    scripted = Scripted([*prompt, *said], 4, alternating(1), tapped=True)
+    request = Request(prompt, max_tokens=40)
+    decoding = Decoding(target, scripted, FixedPilot(4, drafter=True, lookup=False), request, lookup=False)
+    scripted.sequence = decoding.sequence
+    answer, rounds = [], 0
+    for event in decoding.events():
+        if isinstance(event, RoundCommitted):
+            answer += event.tokens
+            rounds += 1
+            held, fresh = decoding.sequence.cache, cold(target, decoding.sequence.record, prompt)
+            assert held.length == fresh.length == length + len(answer) - 1
+            for mine, theirs in zip(leaves(held.entries), leaves(fresh.entries), strict=True):
+                pairs = zip(contents(mine, held.length), contents(theirs, held.length), strict=True)
+                assert all(close(a, b) for a, b in pairs)
+    assert answer == said or tied(loaded(kind, name), [*prompt, *said[: len(answer) - 1]])
+    assert rounds == 1 + 39 // 2 + 39 % 2
