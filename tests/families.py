@@ -311,12 +311,14 @@ def family(name: str, kv_bits: int | None = None) -> Target:
     return Target(
         model,
         tokenizer(),
-        {**config, "hidden_size": 32, "vocab_size": 64, "max_position_embeddings": 512},
+        {key: value for key, value in config.items() if key not in _RENAMED.get(name, ())},
         Path(name),
         kv_bits=KVBits(kv_bits) if kv_bits else None,
     )
 
 
+# What these configs call by another name, and so do not have.
+_RENAMED = {"afm7": ("hidden_size",)}
 _EMBEDDINGS = ("embed_tokens.weight", "embedding.weight", "embeddings.weight", "embed_in.weight")
 # Where the residual stream stays close to the token's own embedding, a tied head would say it again and again.
 _SMALL_EMBEDDINGS = {"plamo2": 0.02, "gemma4_text": 0.05}
