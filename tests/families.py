@@ -1,6 +1,7 @@
 """Tiny seeded models of many families, built through mlx-lm's own classes, one list for each kind of cache."""
 
 import importlib
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -319,6 +320,18 @@ def family(name: str, kv_bits: int | None = None) -> Target:
 
 # What these configs call by another name, and so do not have.
 _RENAMED = {"afm7": ("hidden_size",)}
+
+
+def write_family(folder: Path, name: str) -> Path:
+    """The same model as an mlx-lm folder."""
+    known = family(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(known.model.parameters())))
+    (folder / "config.json").write_text(json.dumps({**known.config, "eos_token_id": 2}))
+    tokenizer()._tokenizer.save_pretrained(folder)
+    return folder
+
+
 _EMBEDDINGS = ("embed_tokens.weight", "embedding.weight", "embeddings.weight", "embed_in.weight")
 # Where the residual stream stays close to the token's own embedding, a tied head would say it again and again.
 _SMALL_EMBEDDINGS = {"plamo2": 0.02, "gemma4_text": 0.05}

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
-from families import CONV, FAMILIES, QUANTIZED, WINDOW, family
+from families import CONV, FAMILIES, QUANTIZED, WINDOW, family, write_family
 from mlx_lm.generate import generate_step
 from mlx_lm.models import cache as mlx_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -16,9 +16,10 @@ from toys import alternating, liar, oracle, tokenizer
 
 from dspark.decoding.events import RoundCommitted
 from dspark.decoding.loop import Decoding
-from dspark.decoding.request import Request
+from dspark.decoding.request import Request, SpeculationOptions
 from dspark.decoding.stopping import StopRule
 from dspark.drafters.drafter import Draft
+from dspark.engine import Engine, LoadOptions
 from dspark.targets.probe import rollback_kind, rollback_refusal
 from dspark.targets.rewind import leaves
 from dspark.tuning.pilot import FixedPilot
@@ -372,3 +373,16 @@ def test_a_window_that_wraps_in_the_middle_of_an_answer(name, length):
                 assert all(close(a, b) for a, b in pairs)
     assert answer == said or tied(loaded(kind, name), [*prompt, *said[: len(answer) - 1]])
     assert rounds == 1 + 39 // 2 + 39 % 2
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "qwen3_5", "falcon_h1", "lfm2", "jamba", "nanbeige"])
+def test_the_engine_speculates_on_every_kind_of_cache(tmp_path, name):
+    """From a folder on disk: lookup is offered, costs can be measured, and every mode says the same."""
+    engine = Engine()
+    loaded = engine.load(LoadOptions(model=str(write_family(tmp_path / name, name)), drafter="none"))
+    assert loaded.modes == ("baseline", "lookup")
+    answers = []
+    for options in (SpeculationOptions("baseline"), SpeculationOptions("lookup"), SpeculationOptions("lookup", cap=8)):
+        *_, last = engine.generate(Request(prompt_of(12), max_tokens=30, speculation=options))
+        answers.append(last.tokens)
+    assert answers[0] == answers[1] == answers[2]

@@ -9,7 +9,7 @@ from mlx_lm.models import gated_delta, qwen3_5, ssm
 from mlx_lm.models.cache import ArraysCache
 
 from dspark.errors import PairingError
-from dspark.targets import recurrence
+from dspark.targets import recurrence, rewind
 from dspark.targets.probe import rollback_kind, rollback_refusal
 from dspark.targets.rewind import leaves
 from dspark.targets.survey import survey
@@ -116,3 +116,17 @@ def test_a_model_that_does_not_call_its_layers_has_no_taps():
     target.tap((0, 1))
     with pytest.raises(PairingError, match="leave the drafter out"):
         target.forward(mx.array(TOKENS), target.new_cache())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "method", "broken"),
+    [
+        ("gemma3_text", rewind.Ring, "rewind", lambda self, length: self.entry.trim(self.entry.offset - length)),
+        ("llama4", rewind.Chunked, "rewind", lambda self, length: None),
+        ("jamba", rewind.Replaced, "restore", lambda self, start: setattr(self, "_end", start)),
+    ],
+)
+def test_the_probe_refuses_whatever_leaves_rows_behind(name, kind, method, broken, monkeypatch):
+    """Negative controls: mlx-lm's own trim of a full ring, none at all, and a state that is not brought back."""
+    monkeypatch.setattr(kind, method, broken)
+    assert "traces" in rollback_refusal(fresh(name))
