@@ -34,7 +34,8 @@ from dspark.hub import demo, registry
 from dspark.hub.resolving import resolve
 from dspark.hub.vetting import trusted
 from dspark.machine.precision import Precision, fastest_precision
-from dspark.targets.probe import probe_taps, rollback_refusal
+from dspark.targets.caches import KVBits
+from dspark.targets.probe import probe_kv_bits, probe_taps, rollback_refusal
 from dspark.targets.target import Target
 from dspark.tuning.costs import CostModel
 from dspark.tuning.measure import measure_costs
@@ -45,13 +46,17 @@ NO_DRAFTER = "none"
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What to load: `drafter` None takes the registry's, `none` none; `precision` belongs to the demo pair."""
+    """What to load: `drafter` None takes the registry's, `none` none; `precision` belongs to the demo pair.
+
+    `kv_bits` (4 or 8) quantizes the keys and values of full-attention layers; None keeps them as they are computed.
+    """
 
     model: str = "demo"
     drafter: str | None = None
     mode: Mode = "auto"
     precision: Precision | None = None
     trust_remote_code: bool = False
+    kv_bits: int | None = None
 
 
 @dataclass(frozen=True)
@@ -113,9 +118,17 @@ class Engine:
             raise UsageError(
                 "--precision belongs to the demo pair; choose another quantization by its model id instead"
             )
+        if options.kv_bits not in (None, 4, 8):
+            raise UsageError(f"--kv-bits {options.kv_bits} is not possible; give 4 or 8, or leave it out")
         notes: list[str] = []
         folder = self._find_target(options, notes)
-        target = Target.load(folder, trust_remote_code=trusted(options.trust_remote_code))
+        target = Target.load(
+            folder,
+            trust_remote_code=trusted(options.trust_remote_code),
+            kv_bits=KVBits(options.kv_bits) if options.kv_bits else None,
+        )
+        if target.kv_bits is not None:
+            probe_kv_bits(target)
         known = registry.find(options.model, target.config)
         refusal = rollback_refusal(target)
         if refusal is not None:

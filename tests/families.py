@@ -1,6 +1,7 @@
 """Tiny seeded models of many families, built through mlx-lm's own classes, one list for each kind of cache."""
 
 import importlib
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,21 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "linear_attn_config": {**KDA, "kda_layers": [1, 2], "full_attn_layers": [3]},
         "model_max_length": 512,
         "num_experts_per_token": 2,
+    },
+    "kimi_k3": {
+        **MLA,
+        **MOE,
+        "linear_attn_config": {**KDA, "kda_layers": [1, 2], "full_attn_layers": [3]},
+        "num_experts_per_token": 2,
+        "num_key_value_heads": 4,
+    },
+    "bailing_moe_v3": {
+        **MLA,
+        **MOE,
+        "num_shared_experts": 1,
+        "moe_shared_expert_intermediate_size": 16,
+        "layer_group_size": 3,
+        "short_conv_kernel_size": CONV,
     },
     "olmo_hybrid": {
         **DELTA,
@@ -296,10 +312,24 @@ def family(name: str, kv_bits: int | None = None) -> Target:
     return Target(
         model,
         tokenizer(),
-        {**config, "hidden_size": 32, "vocab_size": 64, "max_position_embeddings": 512},
+        {key: value for key, value in config.items() if key not in _RENAMED.get(name, ())},
         Path(name),
         kv_bits=KVBits(kv_bits) if kv_bits else None,
     )
+
+
+# What these configs call by another name, and so do not have.
+_RENAMED = {"afm7": ("hidden_size",)}
+
+
+def write_family(folder: Path, name: str) -> Path:
+    """The same model as an mlx-lm folder."""
+    known = family(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(known.model.parameters())))
+    (folder / "config.json").write_text(json.dumps({**known.config, "eos_token_id": 2}))
+    tokenizer()._tokenizer.save_pretrained(folder)
+    return folder
 
 
 _EMBEDDINGS = ("embed_tokens.weight", "embedding.weight", "embeddings.weight", "embed_in.weight")

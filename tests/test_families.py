@@ -8,16 +8,18 @@ from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
-from families import CONV, FAMILIES, QUANTIZED, WINDOW, family
+from families import CONV, FAMILIES, QUANTIZED, WINDOW, family, write_family
 from mlx_lm.generate import generate_step
 from mlx_lm.models import cache as mlx_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from toys import alternating, liar, oracle, tokenizer
 
+from dspark.decoding.events import RoundCommitted
 from dspark.decoding.loop import Decoding
-from dspark.decoding.request import Request
+from dspark.decoding.request import Request, SpeculationOptions
 from dspark.decoding.stopping import StopRule
 from dspark.drafters.drafter import Draft
+from dspark.engine import Engine, LoadOptions
 from dspark.targets.probe import rollback_kind, rollback_refusal
 from dspark.targets.rewind import leaves
 from dspark.tuning.pilot import FixedPilot
@@ -44,6 +46,8 @@ KINDS = {
         "qwen3_5_moe",
         "qwen3_next",
         "kimi_linear",
+        "kimi_k3",
+        "bailing_moe_v3",
         "olmo_hybrid",
         "nemotron_h",
         "mamba2",
@@ -102,7 +106,7 @@ def prompt_of(length):
 
 
 @cache
-def stock(kind, name, length):
+def stock(kind, name, length, count=TOKENS):
     """What mlx-lm itself says after the prompt, one token at a time."""
     target = loaded(kind, name)
     bits = {} if target.kv_bits is None else {"kv_bits": target.kv_bits.bits, "quantized_kv_start": 0}
@@ -112,7 +116,7 @@ def stock(kind, name, length):
     if bits:
         bits["kv_group_size"] = 32
     steps = generate_step(
-        mx.array(prompt_of(length)), target.model, max_tokens=TOKENS, prompt_cache=prompt_cache, **bits
+        mx.array(prompt_of(length)), target.model, max_tokens=count, prompt_cache=prompt_cache, **bits
     )
     return [int(token) for token, _ in steps]
 
@@ -306,7 +310,7 @@ def test_the_answer_is_mlx_lms_and_the_caches_are_a_cold_runs(kind, name, drafte
         scripted.sequence = decoding.sequence
     try:
         for event in decoding.events():
-            seen += getattr(event, "tokens", ()) if type(event).__name__ == "RoundCommitted" else ()
+            seen += event.tokens if isinstance(event, RoundCommitted) else ()
     except RuntimeError as error:
         assert exit_ == "exception" and "device lost" in str(error)
     assert exit_ not in ("budget", "cancel") or len(seen) >= ENDS_AT
@@ -344,3 +348,41 @@ def test_the_probe_knows_how_each_family_is_taken_back(name):
     assert rollback_refusal(target) is None
     kind = next(kind for kind, names in KINDS.items() if name in names and kind != "quantized")
     assert rollback_kind(target) == (kind if kind in ("recorded", "replay") else "trim")
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "gpt_oss", "llama4", "recurrent_gemma"])
+@pytest.mark.parametrize("length", [WINDOW // 2, WINDOW])
+def test_a_window_that_wraps_in_the_middle_of_an_answer(name, length):
+    """A14: partial accepts before, at and behind the wrap; the cache is a cold run's after every round."""
+    kind = next(kind for kind, names in KINDS.items() if name in names)
+    said, prompt = stock(kind, name, length, 40), prompt_of(length)
+    target, _ = ending(loaded(kind, name), "budget", said)
+    scripted = Scripted([*prompt, *said], 4, alternating(1), tapped=True)
+    request = Request(prompt, max_tokens=40)
+    decoding = Decoding(target, scripted, FixedPilot(4, drafter=True, lookup=False), request, lookup=False)
+    scripted.sequence = decoding.sequence
+    answer, rounds = [], 0
+    for event in decoding.events():
+        if isinstance(event, RoundCommitted):
+            answer += event.tokens
+            rounds += 1
+            held, fresh = decoding.sequence.cache, cold(target, decoding.sequence.record, prompt)
+            assert held.length == fresh.length == length + len(answer) - 1
+            for mine, theirs in zip(leaves(held.entries), leaves(fresh.entries), strict=True):
+                pairs = zip(contents(mine, held.length), contents(theirs, held.length), strict=True)
+                assert all(close(a, b) for a, b in pairs)
+    assert answer == said or tied(loaded(kind, name), [*prompt, *said[: len(answer) - 1]])
+    assert rounds == 1 + 39 // 2 + 39 % 2
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "qwen3_5", "falcon_h1", "lfm2", "jamba", "nanbeige"])
+def test_the_engine_speculates_on_every_kind_of_cache(tmp_path, name):
+    """From a folder on disk: lookup is offered, costs can be measured, and every mode says the same."""
+    engine = Engine()
+    loaded = engine.load(LoadOptions(model=str(write_family(tmp_path / name, name)), drafter="none"))
+    assert loaded.modes == ("baseline", "lookup")
+    answers = []
+    for options in (SpeculationOptions("baseline"), SpeculationOptions("lookup"), SpeculationOptions("lookup", cap=8)):
+        *_, last = engine.generate(Request(prompt_of(12), max_tokens=30, speculation=options))
+        answers.append(last.tokens)
+    assert answers[0] == answers[1] == answers[2]

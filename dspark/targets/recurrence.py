@@ -20,7 +20,7 @@ from mlx_lm.models import gated_delta, ssm
 from dspark.targets.rewind import Replaced, Rewinder
 
 # Update functions (arguments → output, new state), and which of their arguments have one row a token, on axis 1.
-_UPDATES: dict[Callable[..., Any], tuple[str, ...]] = {
+UPDATES: dict[Callable[..., Any], tuple[str, ...]] = {
     gated_delta.gated_delta_update: ("q", "k", "v", "a", "b", "mask"),
     ssm.ssm_update: ("hidden_states", "B", "C", "dt", "mask"),
 }
@@ -35,7 +35,7 @@ class _Update:
     def after(self, rows: int) -> mx.array:
         """The state after the first `rows` rows."""
         arguments = dict(self.arguments.arguments)
-        for name in _UPDATES[self.function]:
+        for name in UPDATES[self.function]:
             if arguments.get(name) is not None:
                 arguments[name] = arguments[name][:, :rows]
         shorter = inspect.BoundArguments(self.arguments.signature, arguments)
@@ -103,7 +103,7 @@ class Recorder:
             (namespace, name, function, self._recorded(function))
             for namespace in namespaces.values()
             for name, function in list(namespace.items())
-            if callable(function) and _hashable(function) and function in _UPDATES
+            if callable(function) and _hashable(function) and function in UPDATES
         ]
 
     @property

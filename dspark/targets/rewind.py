@@ -191,12 +191,18 @@ _KINDS: tuple[tuple[type, type[Growing] | type[Ring] | type[Replaced]], ...] = (
 )
 
 
-def rewinder(entry: Any) -> Rewinder | None:
-    """The rewinder for a cache that is no list, or None for a class that is not known here."""
+def rewinder_class(cache_class: type) -> type[Growing] | type[Ring] | type[Replaced] | None:
+    """What rewinds caches of a class that is no list, or None where it is not known here."""
     for kind, made in _KINDS:
-        if isinstance(entry, kind):
-            return made(entry)
-    return Replaced(entry) if (type(entry).__module__, type(entry).__name__) in _REPLACED_BY_NAME else None
+        if issubclass(cache_class, kind):
+            return made
+    return Replaced if (cache_class.__module__, cache_class.__name__) in _REPLACED_BY_NAME else None
+
+
+def rewinder(entry: Any) -> Rewinder | None:
+    """The rewinder for one cache, or None where its class is not known here."""
+    made = rewinder_class(type(entry))
+    return made(entry) if made is not None else None
 
 
 def leaves(entries: list[Any]) -> Iterator[Any]:

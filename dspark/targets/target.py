@@ -16,6 +16,7 @@ from dspark.targets.recurrence import Recorder
 from dspark.targets.taps import HiddenTaps, passes
 
 DEFAULT_CONTEXT_WINDOW = 4096
+_CONTEXT_WINDOW_KEYS = ("max_position_embeddings", "n_positions", "model_max_length", "max_seq_len")
 
 
 class Target:
@@ -76,17 +77,18 @@ class Target:
     @property
     def vocabulary(self) -> int:
         """Rows of the output head: every id below this can be emitted."""
-        return int(self._text_config["vocab_size"])
+        return int(self._text_config.get("vocab_size") or self.embedding.weight.shape[0])
 
     @property
     def hidden_size(self) -> int:
         """Width d of the residual stream."""
-        return int(self._text_config["hidden_size"])
+        return int(self._text_config.get("hidden_size") or self.embedding(mx.array([0])).shape[-1])
 
     @property
     def context_window(self) -> int:
         """Positions the model was made for."""
-        return int(self._text_config.get("max_position_embeddings") or DEFAULT_CONTEXT_WINDOW)
+        config = self._text_config
+        return int(next((config[key] for key in _CONTEXT_WINDOW_KEYS if config.get(key)), DEFAULT_CONTEXT_WINDOW))
 
     @property
     def eos(self) -> frozenset[int]:
@@ -104,19 +106,25 @@ class Target:
 
     @property
     def embedding(self) -> nn.Module:
-        """The input embedding table, possibly quantized.
+        """The input embedding table, possibly quantized: the model's first, where its name is not the usual one.
 
         Raises:
-            PairingError: the family keeps it under a name that is not known here.
+            PairingError: the model has none.
         """
-        return self._module_named("embed_tokens")
+        try:
+            return self._module_named("embed_tokens")
+        except PairingError:
+            tables = (m for _, m in self.model.named_modules() if isinstance(m, nn.Embedding | nn.QuantizedEmbedding))
+            if (first := next(tables, None)) is None:
+                raise
+            return first
 
     def head(self, hidden: mx.array) -> mx.array:
         """The output head: [..., d] after the final norm to logits [..., V], without any softcap."""
         try:
             return self._module_named("lm_head")(hidden)
         except PairingError:
-            return self.embedding.as_linear(hidden)
+            return self._module_named("embed_tokens").as_linear(hidden)
 
     def _module_named(self, name: str) -> nn.Module:
         for path, module in self.model.named_modules():

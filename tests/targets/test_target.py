@@ -2,6 +2,7 @@
 
 import mlx.core as mx
 import pytest
+from families import FAMILIES, family
 from mlx_lm.models.cache import (
     ArraysCache,
     CacheList,
@@ -140,3 +141,11 @@ def test_broken_folders_are_refused_in_one_line(tmp_path):
         with pytest.raises(CheckpointError) as refusal:
             Target.load(folder)
         assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_tells_its_sizes(name):
+    known = family(name)
+    assert (known.vocabulary, known.hidden_size, known.context_window) == (64, 32, 512)
+    assert known.embedding(mx.array([[0]])).dtype == mx.float32
+    assert known.depth == (6 if name in ("nanbeige", "gemma4_text") else len(known.layers))
