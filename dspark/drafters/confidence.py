@@ -15,7 +15,7 @@ class ConfidenceHead(nn.Module):
         self._temperatures = None if config.temperatures is None else mx.array(config.temperatures)
 
     def __call__(self, hidden: mx.array, previous: mx.array | None) -> mx.array:
-        """[n] chances for hidden rows [n, d] and, where the head reads them, Markov rows [n, r] of the tokens before."""
+        """[n] chances for hidden rows [n, d] and, where the head reads them, Markov rows [n, r] before."""
         rows = hidden if previous is None else mx.concatenate([hidden, previous], axis=-1)
         logits = self.proj(rows).astype(mx.float32).squeeze(-1)
         if self._temperatures is not None:

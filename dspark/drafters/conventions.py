@@ -7,7 +7,7 @@ accepted most is kept, and remembered for this checkpoint.
 
 import hashlib
 import json
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,13 @@ from dspark.drafters.packaging import Checkpoint, read
 from dspark.errors import PairingError
 from dspark.targets.target import Target
 
-_PROMPT = "Write a short story about a lighthouse keeper, then explain in a few sentences how a lighthouse works."
+# Code is easier to foresee than prose, so right and wrong readings lie further apart on it.
+_PROMPT = "Write a Python function that checks whether a number is prime."
 _TEXT_TOKENS = 64
-# Drafts start at every so many tokens of the text.
-_STRIDE = 4
 # Accepted tokens a draft below which a drafter is more likely another model's: a trained head gives many times more.
 _FLOOR = 0.1
+# Standard errors by which another reading must be accepted more than the likelier one.
+_CLEARLY = 2.0
 _FINGERPRINT_BYTES = 1 << 20
 
 
@@ -128,23 +129,36 @@ def _settle(
 ) -> Opened:
     prompt = target.encode_chat(_PROMPT)
     text = greedy_answer(target, prompt, _TEXT_TOKENS)
-    scored: list[tuple[float, Reading, BlockDrafter]] = []
-    for reading in possible:
-        drafter = bind(checkpoint, target, bits=bits, window=window, reading=reading.config)
-        scored.append((acceptance(drafter, target, prompt, text), reading, drafter))
-    # Sorting is stable: of equals, the likelier reading stays first.
-    scored.sort(key=lambda entry: -entry[0])
-    best, reading, drafter = scored[0]
-    figures = ", ".join(f"{entry[0]:.2f} with {entry[1].name}" for entry in scored)
-    if best < _FLOOR:
-        default = next(entry for entry in scored if entry[1] is possible[0])
+    drafters = [bind(checkpoint, target, bits=bits, window=window, reading=reading.config) for reading in possible]
+    accepted = [accepted_tokens(drafter, target, prompt, text) for drafter in drafters]
+    means = [sum(counts) / max(len(counts), 1) for counts in accepted]
+    figures = ", ".join(f"{mean:.2f} with {reading.name}" for mean, reading in zip(means, possible, strict=True))
+    if max(means) < _FLOOR:
         return Opened(
-            default[2],
-            f"the drafter is accepted next to never however it is read ({figures} tokens a draft): "
+            drafters[0],
+            f"the drafter is accepted next to never however it is read ({figures}; tokens a draft): "
             "it probably belongs to another model",
         )
-    _remember(memory, key, reading.name)
-    return Opened(drafter, f"the drafter is read with {reading.name}, by trial ({figures} tokens a draft)")
+    best = preferred(accepted)
+    _remember(memory, key, possible[best].name)
+    return Opened(
+        drafters[best], f"the drafter is read with {possible[best].name}, by trial ({figures}; tokens a draft)"
+    )
+
+
+def preferred(accepted: list[list[int]]) -> int:
+    """Index of the reading to keep, from the tokens accepted at the same anchors with each, the likelier reading first.
+
+    Another one must be accepted clearly more, since a short text decides.
+    """
+    best, best_mean = 0, 0.0
+    for index, counts in enumerate(accepted[1:], start=1):
+        gains = [other - first for other, first in zip(counts, accepted[0], strict=True)]
+        mean = sum(gains) / max(len(gains), 1)
+        variance = sum((gain - mean) ** 2 for gain in gains) / max(len(gains) - 1, 1)
+        if mean > _CLEARLY * math.sqrt(variance / max(len(gains), 1)) and mean > best_mean:
+            best, best_mean = index, mean
+    return best
 
 
 def greedy_answer(target: Target, prompt: list[int], tokens: int) -> list[int]:
@@ -161,29 +175,22 @@ def greedy_answer(target: Target, prompt: list[int], tokens: int) -> list[int]:
     return answer
 
 
-def acceptance(drafter: BlockDrafter, target: Target, prompt: list[int], answer: list[int]) -> float:
-    """Tokens that the target would accept of each draft over its own `answer`, on average."""
+def accepted_tokens(drafter: BlockDrafter, target: Target, prompt: list[int], answer: list[int]) -> list[int]:
+    """How many tokens of each draft the target would accept, for a draft at every token of its own `answer`."""
     target.tap(drafter.taps)
     ids = [*prompt, *answer]
     _, rows = target.forward(mx.array([ids], dtype=mx.int32), target.new_cache())
     assert rows is not None
-    context, accepted = drafter.new_context(), []
-    for at, anchor in _anchors(len(prompt), len(ids)):
-        context.append(rows[:, at:anchor])
+    context, accepted, held = drafter.new_context(), [], 0
+    for anchor in range(len(prompt), len(ids) - 1):
+        context.append(rows[:, held:anchor])
+        held = anchor
         draft = drafter.draft(context, mx.array([ids[anchor]], dtype=mx.int32), drafter.block)
         truth = ids[anchor + 1 : anchor + 1 + drafter.block]
         matches = [ours == theirs for ours, theirs in zip(integers(draft.tokens), truth, strict=False)]
-        accepted.append(next((i for i, match in enumerate(matches) if not match), len(matches)))
+        accepted.append(matches.index(False) if False in matches else len(matches))
     target.tap(())
-    return sum(accepted) / len(accepted) if accepted else 0.0
-
-
-def _anchors(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Where the context was before, and the position of the next anchor."""
-    before = 0
-    for anchor in range(start, end - 1, _STRIDE):
-        yield before, anchor
-        before = anchor
+    return accepted
 
 
 def fingerprint(path: Path) -> str:

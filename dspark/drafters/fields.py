@@ -53,7 +53,7 @@ class Backbone(Fields):
         return float(theta)
 
     def rope(self, *, scaled: bool, traditional: bool = False) -> RopeConfig:
-        """Rotary positions; `scaled` says whether scaling fields are the drafter's own here or the target's noise."""
+        """Rotary positions; `scaled` says whether scaling fields are the drafter's own or noise."""
         scaling = (
             rope_scaling(self.rope_parameters, self.rope_scaling, self.max_position_embeddings) if scaled else None
         )
