@@ -6,9 +6,9 @@ from mlx.utils import tree_flatten
 
 from dspark.drafters.config import DrafterConfig
 from dspark.drafters.context import ContextCache
-from dspark.drafters.drafter import Draft, DrafterContext
+from dspark.drafters.drafter import Draft, DrafterContext, Pick, greedy
 from dspark.drafters.model import DrafterModel
-from dspark.drafters.steps import Choose, Steps, greedy, markov_steps, parallel_steps, selector_steps
+from dspark.drafters.steps import Steps, markov_steps, parallel_steps, selector_steps
 from dspark.drafters.tables import Tables
 
 
@@ -51,24 +51,24 @@ class BlockDrafter:
         context.settle_pending()
         return self._model.norm(hidden[:, skip:] if skip else hidden)
 
-    def draft(self, context: DrafterContext, anchor: mx.array, cap: int) -> Draft:
+    def draft(self, context: DrafterContext, anchor: mx.array, cap: int, pick: Pick = greedy) -> Draft:
         """Propose min(cap, block) tokens after `anchor`; the head and the sequential steps run over these only."""
         count = min(cap, self.block)
-        return self.propose(self.hidden(context, anchor, count)[0, :count], anchor)
+        return self.propose(self.hidden(context, anchor, count)[0, :count], anchor, pick)
 
-    def propose(self, hidden: mx.array, anchor: mx.array) -> Draft:
-        """Greedy tokens [n] for hidden rows [n, d] of the block that starts at `anchor` [1]."""
-        steps = self.steps(hidden, anchor)
+    def propose(self, hidden: mx.array, anchor: mx.array, pick: Pick = greedy) -> Draft:
+        """Tokens [n] for hidden rows [n, d] of the block that starts at `anchor` [1]."""
+        steps = self.steps(hidden, anchor, pick)
         return Draft(steps.tokens, self.confidence(hidden, steps))
 
-    def steps(self, hidden: mx.array, anchor: mx.array, choose: Choose = greedy) -> Steps:
-        """The tokens that `choose` takes, slot by slot, with the logits and ids that it chose from."""
+    def steps(self, hidden: mx.array, anchor: mx.array, pick: Pick = greedy) -> Steps:
+        """The tokens that `pick` takes, slot by slot, with the logits and ids that it chose from."""
         base = self._tables.logits(hidden)
         if self.config.selector is not None:
-            return selector_steps(self._model.candidate_selector, base, hidden, anchor, choose)
+            return selector_steps(self._model.candidate_selector, base, hidden, anchor, pick)
         if self.config.markov is not None:
-            return markov_steps(self._model.markov_head, base, hidden, anchor, self.d2t, choose)
-        return parallel_steps(base, self.d2t, choose)
+            return markov_steps(self._model.markov_head, base, hidden, anchor, self.d2t, pick)
+        return parallel_steps(base, self.d2t, pick)
 
     def step_logits(self, hidden: mx.array, anchor: mx.array) -> mx.array:
         """[n, K] logits of each greedy step, the influence of the token before it included (see `Steps`)."""

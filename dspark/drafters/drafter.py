@@ -14,6 +14,18 @@ class Draft:
     confidence: mx.array | None
 
 
+class Pick(Protocol):
+    """Chooses a proposal. Any rule is lossless; one that mirrors the target's is accepted more often."""
+
+    def __call__(self, logits: mx.array, step: int, ids: mx.array | None) -> mx.array:
+        """Indices [1] into `logits` [1, V_d] of step `step`; `ids` [V_d] maps them to target ids (None: the same)."""
+
+
+def greedy(logits: mx.array, step: int, ids: mx.array | None) -> mx.array:
+    """The most likely proposal."""
+    return mx.argmax(logits, axis=-1)
+
+
 class DrafterContext(Protocol):
     """What a drafter remembers of one sequence: one row per token that the target's cache holds, never more."""
 
@@ -41,5 +53,5 @@ class Drafter(Protocol):
     def new_context(self) -> DrafterContext:
         """An empty context for one sequence."""
 
-    def draft(self, context: DrafterContext, anchor: mx.array, cap: int) -> Draft:
+    def draft(self, context: DrafterContext, anchor: mx.array, cap: int, pick: Pick = greedy) -> Draft:
         """Propose at most `cap` tokens to follow `anchor` [1], the newest token, not yet in the context."""

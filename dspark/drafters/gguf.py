@@ -150,7 +150,12 @@ class Header:
             raise DrafterFormatError(f"this GGUF drafter's {keys[0]} {value} must be one positive number")
         return int(values[0])
 
+    def real(self, key: str) -> float:
+        """A number that was written in single precision, as it was meant."""
+        return float(f"{self.need(key):.7g}")
+
     def flag(self, key: str) -> bool:
+        """Whether `key` is there and true."""
         return bool(self.find(key))
 
 
@@ -167,7 +172,7 @@ def translate(
     selector = _selector(header)
     predicts, undecided = _slots(header, markov=rank > 0, mainline=header.architecture == "dflash")
     vocabulary = _vocabulary(header, shapes)
-    theta = float(header.need("rope.freq_base"))
+    theta = header.real("rope.freq_base")
     taps = header.need("target_layers")
     convolution = None
     if selector is not None:
@@ -198,7 +203,7 @@ def translate(
         kv_heads=header.count("attention.head_count_kv"),
         head_dim=head_dim,
         intermediate_size=header.count("feed_forward_length"),
-        eps=float(header.need("attention.layer_norm_rms_epsilon")),
+        eps=header.real("attention.layer_norm_rms_epsilon"),
         rope=rope,
         layers=_attention(header, layers),
         markov=MarkovConfig("vanilla", rank) if rank else None,
@@ -306,7 +311,7 @@ def _unpacked(stored: dict[str, mx.array]) -> dict[str, mx.array]:
         if name.endswith((".scales", ".biases")):
             continue
         if f"{base}.scales" in stored:
-            scales, biases = stored[f"{base}.scales"], stored[f"{base}.biases"]
+            scales, biases = (stored[f"{base}.{part}"].astype(mx.float32) for part in ("scales", "biases"))
             bits = value.shape[-1] // scales.shape[-1]
             value = mx.dequantize(value, scales, biases, group_size=_GROUP_ROWS, bits=bits)
         out[name] = value

@@ -1,15 +1,12 @@
 """Choosing the tokens of a block: all at once, or left to right, where each choice moves the next one's logits."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
 
+from dspark.drafters.drafter import Pick
 from dspark.drafters.markov import MarkovHead
 from dspark.drafters.selector import CandidateSelector
-
-# Columns [m] chosen from logits [m, K].
-Choose = Callable[[mx.array], mx.array]
 
 
 @dataclass(frozen=True)
@@ -26,19 +23,14 @@ class Steps:
     embedded: mx.array | None = None
 
 
-def greedy(logits: mx.array) -> mx.array:
-    """The best column of each row."""
-    return mx.argmax(logits, axis=-1)
-
-
-def parallel_steps(base: mx.array, support: mx.array | None, choose: Choose) -> Steps:
+def parallel_steps(base: mx.array, support: mx.array | None, pick: Pick) -> Steps:
     """Every slot by itself (DFlash, or DSpark without a Markov head)."""
-    chosen = choose(base)
+    chosen = mx.concatenate([pick(base[step : step + 1], step, support) for step in range(base.shape[0])])
     return Steps(chosen if support is None else support[chosen], base, support)
 
 
 def markov_steps(
-    head: MarkovHead, base: mx.array, hidden: mx.array, anchor: mx.array, support: mx.array | None, choose: Choose
+    head: MarkovHead, base: mx.array, hidden: mx.array, anchor: mx.array, support: mx.array | None, pick: Pick
 ) -> Steps:
     """DSpark: the token before, in target ids, biases a slot's logits."""
     previous, state = anchor, None
@@ -47,14 +39,14 @@ def markov_steps(
         embedded.append(head.markov_w1(previous))
         bias, state = head.bias(embedded[-1], hidden[step : step + 1], state)
         logits.append(base[step : step + 1] + bias)
-        chosen = choose(logits[-1])
+        chosen = pick(logits[-1], step, support)
         previous = chosen if support is None else support[chosen]
         tokens.append(previous)
     return Steps(mx.concatenate(tokens), mx.concatenate(logits), support, mx.concatenate(embedded))
 
 
 def selector_steps(
-    selector: CandidateSelector, base: mx.array, hidden: mx.array, anchor: mx.array, choose: Choose
+    selector: CandidateSelector, base: mx.array, hidden: mx.array, anchor: mx.array, pick: Pick
 ) -> Steps:
     """DFlash 2: the token before chooses among a slot's few best."""
     ids, best = selector.candidates(base)
@@ -64,6 +56,6 @@ def selector_steps(
     for step in range(hidden.shape[0]):
         row = slice(step, step + 1)
         logits.append(selector.scores(previous, projected[row], ids[row], best[row]))
-        previous = mx.take_along_axis(ids[row], choose(logits[-1])[:, None], axis=-1)[:, 0]
+        previous = ids[step][pick(logits[-1], step, ids[step])]
         tokens.append(previous)
     return Steps(mx.concatenate(tokens), mx.concatenate(logits), ids)
