@@ -38,6 +38,8 @@ class ContextCache:
             assert features is not None
             self._backbone.absorb(features, self.layers)
             self.settle_pending()
+            # Nothing else computes these until the next draft, which may be far away; the rows must not pile up.
+            mx.async_eval(*self.arrays)
 
     def pending_features(self) -> mx.array | None:
         """Context features [1, n, d] of the rows that are not in `layers` yet, or None."""

@@ -17,7 +17,7 @@ import mlx.core as mx
 from dspark.arrays import integers
 from dspark.drafters.block import BlockDrafter
 from dspark.drafters.config import DrafterConfig
-from dspark.drafters.loading import Bits, Window, bind
+from dspark.drafters.loading import Bits, Window, bind, check_target
 from dspark.drafters.packaging import Checkpoint, read
 from dspark.errors import PairingError
 from dspark.targets.target import Target
@@ -112,7 +112,7 @@ def _pairings(config: DrafterConfig) -> list[Reading]:
 
 def _fits(config: DrafterConfig, target: Target) -> bool:
     try:
-        config.check_pairing(hidden_size=target.hidden_size, vocabulary=target.vocabulary, layers=len(target.layers))
+        check_target(config, target)
     except PairingError:
         return False
     return True

@@ -52,7 +52,7 @@ def bind(
     """`load_drafter` of a checkpoint that is open already; `reading` replaces its config's own conventions."""
     config = reading or checkpoint.config
     check_options(bits, window)
-    config.check_pairing(hidden_size=target.hidden_size, vocabulary=target.vocabulary, layers=len(target.layers))
+    check_target(config, target)
     dtype = target.embedding(mx.array([[0]])).dtype
     weights = _typed(checkpoint.tensors(), config, dtype)
     d2t = _mapping(weights, config, target.vocabulary)
@@ -68,6 +68,11 @@ def bind(
         own_embedding, own_head = _quantize(model, own_embedding, own_head, bits)
     mx.eval(model.parameters())
     return BlockDrafter(config, model, Tables(config, target, own_embedding, own_head, dtype), d2t)
+
+
+def check_target(config: DrafterConfig, target: Target) -> None:
+    """Raise `PairingError` if `config` is of a drafter for another target."""
+    config.check_pairing(hidden_size=target.hidden_size, vocabulary=target.vocabulary, layers=len(target.layers))
 
 
 def check_options(bits: Bits, window: Window) -> None:

@@ -157,3 +157,20 @@ def test_no_mask_is_built_where_nothing_is_hidden():
     assert sight(LayerConfig(window=64), 40, 5) == (0, None)
     start, mask = sight(LayerConfig(window=8), 40, 5)
     assert (start, mask.shape) == (33, (5, 12))
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_half_precision_stays_half_precision(tmp_path_factory, target, rows, style):
+    """One factor in float32 would double the cost of every product behind it."""
+    half = Target.load(target.path)
+    half.model.set_dtype(mx.bfloat16)
+    config = replace(STYLES[style], softcap=3.0, output_scale=0.5, embedding_scale=1.5)
+    drafter, _ = drafter_of(config, half)
+    whole, _ = drafter_of(config, target)
+    contexts = drafter.new_context(), whole.new_context()
+    for context, dtype in zip(contexts, (mx.bfloat16, mx.float32), strict=True):
+        context.append(rows[:, :10].astype(dtype))
+    hidden = drafter.hidden(contexts[0], mx.array([9]))
+    steps = drafter.steps(hidden[0], mx.array([9]))
+    assert {hidden.dtype, steps.logits.dtype, contexts[0].arrays[0].dtype} == {mx.bfloat16}
+    assert mx.abs(hidden.astype(mx.float32) - whole.hidden(contexts[1], mx.array([9]))).mean().item() < 0.1
