@@ -8,8 +8,8 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
+from benchmarks import acceptance
 
-from dspark.decoding.events import Finished, RoundCommitted
 from dspark.decoding.request import Request, SpeculationOptions
 from dspark.drafters.loading import load_drafter
 from dspark.engine import Engine, LoadOptions
@@ -25,43 +25,36 @@ def target(demo_engine):
     return demo_engine._pair.target
 
 
-def accepted_per_round(engine, reference):
-    """Rounds and settled tokens over the reference's prompts at its cap; checks the ids on the way.
-
-    The reference lets its last round run past the budget, so a few more tokens are decoded here, and rounds are counted
-    until the reference's answer is covered.
-    """
-    rounds = settled = 0
-    for prompt in reference["prompts"]:
-        expected = [t for t in prompt["output_ids"] if t != 2]
-        request = Request(
-            engine.encode_chat(prompt["prompt"]),
-            max_tokens=len(prompt["output_ids"]) + reference["cap"],
-            speculation=SpeculationOptions(engine.loaded.modes[-1], cap=reference["cap"], lookup=False),
-        )
-        after_first = len(prompt["output_ids"]) - 1
-        seen = 0
-        for event in engine.generate(request):
-            if isinstance(event, RoundCommitted) and event.index > 0 and seen < after_first:
-                rounds += 1
-                seen += event.accepted + 1
-            if isinstance(event, Finished):
-                assert list(event.tokens[: len(expected)]) == expected
-        settled += min(seen, after_first) if prompt["output_ids"][-1] == 2 else seen
-    return settled / rounds
+# The prompts that are shortest to decode, one a class; `tests/benchmarks/acceptance.py` decodes all twelve.
+CHAT, CODE, MATH, COPY = 0, 3, 7, 10
 
 
-def test_the_shipped_head_is_accepted_as_often_as_the_reference(demo_engine):
+def live_rounds(engine, reference, prompts):
+    """Rounds that the reference's answers take, decoded live; checks their ids on the way."""
+    counts = []
+    for prompt in (reference["prompts"][i] for i in prompts):
+        rounds, tokens = acceptance.decode(engine, prompt, reference["cap"])
+        expected = [t for t in prompt["output_ids"] if t not in engine.loaded.eos]
+        assert list(tokens[: len(expected)]) == expected
+        counts.append(rounds)
+    return counts
+
+
+def test_the_shipped_head_needs_as_many_rounds_as_the_reference(demo_engine):
+    """Its 8-bit weights may flip a draft at a near-tie: one round in these 98 is the tolerance."""
     reference = json.loads((Path(__file__).parent / "data" / "acceptance-8k.json").read_text())
-    assert accepted_per_round(demo_engine, reference) == pytest.approx(reference["summary"]["all"], rel=0.01)
+    prompts = (CHAT, CODE, MATH, COPY)
+    expected = sum(reference["prompts"][i]["rounds"] for i in prompts)
+    assert abs(sum(live_rounds(demo_engine, reference, prompts)) - expected) <= 1
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_reference_heads_are_accepted_as_often_as_the_reference(reference_heads, demo_engine, head):
+def test_reference_heads_need_exactly_as_many_rounds_as_the_reference(reference_heads, head):
     reference = json.loads((reference_heads / head / "acceptance.json").read_text())
     engine = Engine()
     engine.load(LoadOptions(model=str(demo.target("fp32")), drafter=str(reference_heads / head)))
-    assert accepted_per_round(engine, reference) == pytest.approx(reference["summary"]["all"], rel=0.01)
+    expected = [reference["prompts"][i]["rounds"] for i in (CHAT, COPY)]
+    assert live_rounds(engine, reference, (CHAT, COPY)) == expected
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -94,8 +87,8 @@ def close(ours, theirs):
     return bool((mx.abs(ours - theirs) <= 2e-3 + 1e-3 * mx.abs(theirs)).all().item())
 
 
-def test_taps_read_unshifted_cost_acceptance_and_nothing_else(reference_heads, target):
-    """M2, the known trap: the speculators packaging numbers its taps from 1."""
+def test_the_speculators_packaging_numbers_its_taps_from_one(reference_heads, target):
+    """M2, the known trap: reading them unshifted keeps the text right and costs rounds."""
     head = reference_heads / "smollm2-dspark-8k"
     config = json.loads((head / "config.json").read_text())
     drafter = load_drafter(head, target)
@@ -108,7 +101,7 @@ def test_plain_against_plain_and_drafted_against_drafted(demo_engine):
         ids = demo_engine.encode_chat(prompt)
         runs = []
         for options in (SpeculationOptions("baseline"), SpeculationOptions("dspark", cap=7)) * 2:
-            *_, last = demo_engine.generate(Request(ids, max_tokens=24, speculation=options))
+            *_, last = demo_engine.generate(Request(ids, max_tokens=16, speculation=options))
             runs.append(last.tokens)
         assert runs[0] == runs[2] and runs[1] == runs[3]
         if runs[0] != runs[1]:
