@@ -19,7 +19,8 @@ from dspark.decoding.loop import PREFILL_CHUNK_TOKENS, Decoding
 from dspark.decoding.request import Mode, Request, Sampling, Speculation, SpeculationOptions
 from dspark.decoding.sampling import Chooser
 from dspark.decoding.verdict import TopTwo
-from dspark.drafters.dspark import DSparkDrafter
+from dspark.drafters.block import BlockDrafter
+from dspark.drafters.conventions import open_drafter
 from dspark.drafters.loading import load_drafter
 from dspark.errors import (
     DrafterFormatError,
@@ -30,7 +31,7 @@ from dspark.errors import (
     PromptError,
     UsageError,
 )
-from dspark.hub import demo, registry
+from dspark.hub import demo, registry, shelves
 from dspark.hub.resolving import resolve
 from dspark.hub.vetting import trusted
 from dspark.machine.precision import Precision, fastest_precision
@@ -87,7 +88,7 @@ class Loaded:
 @dataclass(frozen=True)
 class _Pair:
     target: Target
-    drafter: DSparkDrafter | None
+    drafter: BlockDrafter | None
     loaded: Loaded
 
 
@@ -181,17 +182,21 @@ class Engine:
 
     def _load_drafter(
         self, options: LoadOptions, known: registry.Pair | None, target: Target, notes: list[str]
-    ) -> tuple[DSparkDrafter | None, str | None]:
+    ) -> tuple[BlockDrafter | None, str | None]:
         name = options.drafter or (known.drafter if known else None)
         if name is None:
             notes.append("no drafter is known for this model; lookup and baseline remain (--drafter takes one)")
             return None, None
         try:
             if name == registry.DEMO.id:
-                folder = demo.head()
-            else:
-                folder = resolve(name, kind="drafter", trust_remote_code=options.trust_remote_code)
-            return load_drafter(folder, target), name
+                return load_drafter(demo.head(), target), name
+            path = Path(name).expanduser()
+            if path.suffix.lower() != ".gguf":
+                path = resolve(name, kind="drafter", trust_remote_code=options.trust_remote_code)
+            opened = open_drafter(path, target, memory=shelves.home() / "drafters.json")
+            if opened.note is not None:
+                notes.append(opened.note)
+            return opened.drafter, name
         except (DrafterFormatError, ModelNotFound, NetworkError) as error:
             if options.drafter is not None or options.mode != "auto":
                 raise
@@ -267,7 +272,7 @@ class Engine:
         finally:
             self._generating = False
 
-    def _pilot(self, speculation: Speculation, drafter: DSparkDrafter | None) -> Pilot:
+    def _pilot(self, speculation: Speculation, drafter: BlockDrafter | None) -> Pilot:
         if speculation.mode == "baseline":
             return PlainPilot()
         if speculation.cap != "auto":

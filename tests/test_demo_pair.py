@@ -17,7 +17,7 @@ from dspark.hub import demo
 
 pytestmark = pytest.mark.real
 
-HEADS = ("smollm2-dspark", "smollm2-dspark-8k")
+HEADS = ("smollm2-dspark", "smollm2-dspark-8k", "smollm2-dflash")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,8 @@ def test_reference_heads_compute_what_the_reference_computes(reference_heads, ta
             draft = drafter.propose(hidden, anchor)
             assert draft.tokens.tolist() == value["draft_tokens"][at].tolist()
             assert close(hidden, value["block_hidden"][at])
-            assert close(draft.confidence, value["confidence"][at])
+            if drafter.config.confidence is not None:
+                assert close(draft.confidence, value["confidence"][at])
             if at == 0:
                 assert close(drafter.step_logits(hidden, anchor), value["draft_logits_first_anchor"])
 

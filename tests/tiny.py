@@ -1,4 +1,4 @@
-"""Tiny seeded models in real formats: an mlx-lm llama folder, and DSpark heads for it in two packagings."""
+"""Tiny seeded models in real formats: an mlx-lm llama folder, and drafters for it in every packaging."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,9 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama
 from toys import tokenizer
+
+from dspark.drafters.config import DrafterConfig
+from dspark.drafters.model import DrafterModel
 
 LLAMA = {
     "model_type": "llama",
@@ -116,3 +119,49 @@ def speculators_config(draft_vocabulary: int = 64, **overrides: Any) -> dict[str
         **{key: DEEPSPEC[key] for key in heads},
         **overrides,
     }
+
+
+BACKBONE = {
+    key: DEEPSPEC[key]
+    for key in (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "rms_norm_eps",
+        "rope_theta",
+        "vocab_size",
+    )
+}
+HEADS = {
+    key: DEEPSPEC[key]
+    for key in ("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov")
+}
+
+
+def random_weights(config: DrafterConfig, seed: int = 1) -> dict[str, mx.array]:
+    """Random float32 tensors, under canonical names, of a drafter of that config for the tiny llama."""
+    mx.random.seed(seed)
+    shapes = {name: value.shape for name, value in tree_flatten(DrafterModel(config, 64).parameters())}
+    return {name: mx.random.normal(shape) * 0.3 for name, shape in sorted(shapes.items())}
+
+
+def dflash_config(**overrides: Any) -> dict[str, Any]:
+    """z-lab's form of the same backbone: anchor and five masks, nothing else."""
+    return {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        **BACKBONE,
+        "num_target_layers": 6,
+        "block_size": 6,
+        "dflash_config": {"mask_token_id": 61, "target_layer_ids": [0, 2, 4]},
+        **overrides,
+    }
+
+
+def nested_config(architecture: str, **overrides: Any) -> dict[str, Any]:
+    """The backbone with DSpark heads, taps and mask under `dflash_config` (SpecForge, LiquidAI, Nemotron)."""
+    nested = {"mask_token_id": 61, "target_layer_ids": [0, 2, 4], **overrides.pop("dflash_config", {})}
+    return {"architectures": [architecture], **BACKBONE, **HEADS, "block_size": 5, "dflash_config": nested, **overrides}

@@ -1,9 +1,9 @@
 """The drafter's context cache: keys and values of committed tokens only, so it never needs a rollback."""
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache
 
 from dspark.drafters.backbone import Backbone
+from dspark.drafters.keyvalues import KeyValues
 
 # Rows kept unprojected between drafts before they are absorbed; bounds memory while speculation is parked.
 _PENDING_ROWS = 64
@@ -17,7 +17,7 @@ class ContextCache:
 
     def __init__(self, backbone: Backbone) -> None:
         self._backbone = backbone
-        self.caches = [KVCache() for _ in backbone.layers]
+        self.layers = [KeyValues() for _ in backbone.layers]
         self._projected = 0
         self._pending: list[mx.array] = []
 
@@ -36,23 +36,25 @@ class ContextCache:
         if self._pending_rows > _PENDING_ROWS:
             features = self.pending_features()
             assert features is not None
-            self._backbone.absorb(features, self.caches)
+            self._backbone.absorb(features, self.layers)
             self.settle_pending()
+            # Nothing else computes these until the next draft, which may be far away; the rows must not pile up.
+            mx.async_eval(*self.arrays)
 
     def pending_features(self) -> mx.array | None:
-        """Context features [1, n, d] of the rows that are not in `caches` yet, or None."""
+        """Context features [1, n, d] of the rows that are not in `layers` yet, or None."""
         if not self._pending:
             return None
         rows = self._pending[0] if len(self._pending) == 1 else mx.concatenate(self._pending, axis=1)
         return self._backbone.features(rows)
 
     def settle_pending(self) -> None:
-        """The pending rows are now in `caches`."""
+        """The pending rows are now in `layers`."""
         self._projected += self._pending_rows
         self._pending = []
 
     def truncate(self, length: int) -> None:
-        """Forget rows after the first `length`, and whatever a failed draft left in some caches only."""
+        """Forget rows after the first `length`, and whatever a failed draft left in some layers only."""
         keep = max(length - self._projected, 0)
         kept: list[mx.array] = []
         for rows in self._pending:
@@ -61,11 +63,10 @@ class ContextCache:
                 keep -= kept[-1].shape[1]
         self._pending = kept
         self._projected = min(self._projected, length)
-        for cache in self.caches:
-            cache.trim(cache.offset - self._projected)
+        for layer in self.layers:
+            layer.truncate(self._projected)
 
     @property
     def arrays(self) -> list[mx.array]:
         """Everything held."""
-        held: list[mx.array] = [a for cache in self.caches for a in (cache.keys, cache.values) if a is not None]
-        return held + self._pending
+        return [array for layer in self.layers for array in layer.arrays] + self._pending

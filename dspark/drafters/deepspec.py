@@ -1,22 +1,21 @@
 """DeepSpec's own packaging (`Qwen3DSparkModel`): everything at the top level, canonical tap ids.
 
-The rest of such a config is a deep copy of the target's and means nothing here (sliding windows, partial rotary,
-mrope).
+The rest of such a config is a deep copy of the target's and means nothing here (sliding windows, rotary scaling,
+partial rotary, mrope), with one exception: the Qwen 3.5 fork gates its queries, turns a part of each head, and stores
+its norms as offsets from one.
 """
 
 from typing import Any
 
-from dspark.drafters.config import DrafterConfig
-from dspark.drafters.fields import Backbone, Positive, SequentialHeads, check_taps, parse
+from dspark.drafters.config import DrafterConfig, RopeConfig
+from dspark.drafters.fields import Backbone, Block, SequentialHeads, check_taps, lifted, parse
 from dspark.errors import DrafterFormatError
 
 
-class _File(Backbone, SequentialHeads):
-    block_size: int = Positive
-    mask_token_id: int
-    target_layer_ids: list[int]
-    num_target_layers: int = Positive
+class _File(Backbone, SequentialHeads, Block):
     draft_vocab_size: int | None = None
+    enable_qwen35_gated_q_proj: bool = False
+    partial_rotary_factor: float | None = None
 
 
 def translate(fields: dict[str, Any]) -> DrafterConfig:
@@ -25,26 +24,42 @@ def translate(fields: dict[str, Any]) -> DrafterConfig:
     Raises:
         DrafterFormatError: a field is missing, wrong, or names a feature that is not read.
     """
-    if fields.get("enable_qwen35_gated_q_proj"):
-        raise DrafterFormatError(
-            "this drafter gates its queries (enable_qwen35_gated_q_proj), which is not supported yet"
-        )
-    file = parse(_File, fields, "DeepSpec packaging")
-    if file.draft_vocab_size not in (None, file.vocab_size):
-        raise DrafterFormatError(
-            f"the drafter's draft_vocab_size {file.draft_vocab_size} differs from its vocab_size {file.vocab_size}, "
-            "which this packaging cannot map"
-        )
+    file = parse(_File, lifted(fields, "dspark_config", "dflash_config"), "DeepSpec packaging")
+    require_full_vocabulary(file.draft_vocab_size, file.vocab_size)
+    fork = file.enable_qwen35_gated_q_proj or fields.get("architectures") == ["Qwen35DSparkModel"]
     return DrafterConfig(
         kind="dspark",
         packaging="deepspec",
         block=file.block_size,
+        layout="next",
         taps=check_taps(file.target_layer_ids),
         mask_id=file.mask_token_id,
         target_layers=file.num_target_layers,
         draft_vocabulary=file.vocab_size,
         markov=file.markov(),
-        confidence=file.confidence(),
+        confidence=file.confidence(file.block_size),
+        rope=_partial(file) if fork else file.rope(scaled=False),
+        layers=file.full_attention(),
+        gated_query=file.enable_qwen35_gated_q_proj,
+        norm_offset=fork,
         quantization=fields.get("quantization"),
         **file.canonical(),
     )
+
+
+def require_full_vocabulary(draft: int | None, vocabulary: int) -> None:
+    """Refuse a reduced vocabulary in a packaging that has no map back."""
+    if draft not in (None, vocabulary):
+        raise DrafterFormatError(
+            f"the drafter's draft_vocab_size {draft} differs from its vocab_size {vocabulary}, "
+            "which this packaging cannot map"
+        )
+
+
+def _partial(file: _File) -> RopeConfig:
+    factor = file.partial_rotary_factor
+    if factor is None:
+        factor = (file.rope_parameters or {}).get("partial_rotary_factor")
+    if factor is None or not 0 < factor <= 1:
+        raise DrafterFormatError("this drafter turns a part of each head, but its config lacks partial_rotary_factor")
+    return RopeConfig(theta=file.theta(), rotated=int(file.head_dim * factor))

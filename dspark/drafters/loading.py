@@ -1,88 +1,124 @@
-"""From a drafter folder to a drafter bound to its target."""
+"""From a drafter on disk to a drafter bound to its target."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Literal
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from dspark.drafters.config import DrafterConfig
-from dspark.drafters.dspark import DSparkDrafter, DSparkModel
-from dspark.drafters.packaging import read_config
-from dspark.errors import CheckpointError, DrafterFormatError, PairingError
+from dspark.drafters.block import BlockDrafter
+from dspark.drafters.config import DrafterConfig, LayerConfig
+from dspark.drafters.model import DrafterModel
+from dspark.drafters.packaging import Checkpoint, read
+from dspark.drafters.tables import Tables
+from dspark.errors import DrafterFormatError, PairingError, UsageError
 from dspark.targets.target import Target
 
-_TABLES = ("embed_tokens.weight", "lm_head.weight")
-# Redundant with d2t.
-_IGNORED = frozenset({"t2d"})
+# How far back a drafter looks that was not trained with a window of its own.
+DEFAULT_WINDOW = 4096
+UNQUANTIZED = 16
+_BITS = (2, 3, 4, 5, 6, 8, UNQUANTIZED)
+_GROUP_SIZES = (64, 32)
+
+Bits = int | Literal["auto"]
+Window = int | Literal["auto"]
 
 
-def load_drafter(folder: Path, target: Target) -> DSparkDrafter:
-    """Load the drafter in `folder` for `target`, in the target's activation type.
+def load_drafter(path: Path, target: Target, *, bits: Bits = "auto", window: Window = "auto") -> BlockDrafter:
+    """Load the drafter at `path` (a folder or a .gguf file) for `target`, in the target's activation type.
+
+    `bits` quantizes its projections (16: not at all; auto: 4 on a GPU, 16 on a CPU, where packed weights are slower).
+    `window` bounds how many tokens back it looks (0: no bound; auto: its own windows, or 4096 where it has none).
 
     Raises:
         DrafterFormatError: the packaging is unknown, or tensors are missing, extra or misshapen.
         PairingError: it was made for a target of another shape.
-        CheckpointError: a weight file cannot be read.
+        CheckpointError: a file cannot be read.
+        UsageError: `bits` or `window` mean nothing.
     """
-    config = read_config(folder)
-    config.check_pairing(hidden_size=target.hidden_size, vocabulary=target.vocabulary, layers=len(target.layers))
-    dtype = _activation_type(target)
-    weights = _dequantized(_read_weights(folder), config, dtype)
-    d2t = _mapping(weights, config)
-    embedding = _table(weights, "embed_tokens.weight", (config.vocabulary, config.hidden_size))
-    head = _table(weights, "lm_head.weight", (config.draft_vocabulary, config.hidden_size))
-    if head is None and config.reduced:
-        raise DrafterFormatError(
-            "the drafter has a reduced vocabulary but no lm_head of its own; fetch the drafter again"
-        )
-    model = DSparkModel(config)
+    return bind(read(path), target, bits=bits, window=window)
+
+
+def bind(
+    checkpoint: Checkpoint,
+    target: Target,
+    *,
+    bits: Bits = "auto",
+    window: Window = "auto",
+    reading: DrafterConfig | None = None,
+) -> BlockDrafter:
+    """`load_drafter` of a checkpoint that is open already; `reading` replaces its config's own conventions."""
+    config = reading or checkpoint.config
+    check_options(bits, window)
+    check_target(config, target)
+    dtype = target.embedding(mx.array([[0]])).dtype
+    weights = _typed(checkpoint.tensors(), config, dtype)
+    d2t = _mapping(weights, config, target.vocabulary)
+    embedding = _table(weights, "embed_tokens.weight", (target.vocabulary, config.hidden_size))
+    head = _table(weights, "lm_head.weight", (config.draft_vocabulary or target.vocabulary, config.hidden_size))
+    _check_tables(config, embedding, head)
+    config = replace(_resolved(config, weights), layers=_windowed(config.layers, window))
+    model = DrafterModel(config, target.vocabulary)
     _fill(model, weights)
+    own_embedding, own_head = _as_embedding(embedding), _as_linear(head)
+    bits = _default_bits() if bits == "auto" else bits
+    if bits != UNQUANTIZED:
+        own_embedding, own_head = _quantize(model, own_embedding, own_head, bits)
     mx.eval(model.parameters())
-    return DSparkDrafter(
-        config,
-        model,
-        target,
-        embedding=_as_embedding(embedding),
-        head=_as_linear(head),
-        d2t=d2t,
+    return BlockDrafter(config, model, Tables(config, target, own_embedding, own_head, dtype), d2t)
+
+
+def check_target(config: DrafterConfig, target: Target) -> None:
+    """Raise `PairingError` if `config` is of a drafter for another target."""
+    config.check_pairing(hidden_size=target.hidden_size, vocabulary=target.vocabulary, layers=len(target.layers))
+
+
+def check_options(bits: Bits, window: Window) -> None:
+    """Raise `UsageError` for `bits` or `window` that mean nothing."""
+    if bits != "auto" and bits not in _BITS:
+        raise UsageError(f"drafter bits must be one of {', '.join(map(str, _BITS))} or auto, not {bits}")
+    if window != "auto" and window < 0:
+        raise UsageError(f"the drafter window must be a number of tokens, 0 for all of them, or auto, not {window}")
+
+
+def _default_bits() -> int:
+    return 4 if mx.default_device().type == mx.DeviceType.gpu else UNQUANTIZED
+
+
+def _windowed(layers: tuple[LayerConfig, ...], window: Window) -> tuple[LayerConfig, ...]:
+    if window == "auto":
+        window = 0 if any(layer.window for layer in layers) else DEFAULT_WINDOW
+    if window == 0:
+        return layers
+    return tuple(
+        layer if layer.window is not None and layer.window <= window else replace(layer, window=window, per_row=False)
+        for layer in layers
     )
 
 
-def _read_weights(folder: Path) -> dict[str, mx.array]:
-    files = sorted(folder.glob("model*.safetensors"))  # the same rule as mlx-lm's loader
-    if not files:
-        raise CheckpointError(f"{folder} has no model*.safetensors file; fetch the drafter again")
-    weights: dict[str, mx.array] = {}
-    for file in files:
-        try:
-            weights.update(cast(dict[str, mx.array], mx.load(str(file))))
-        except (RuntimeError, ValueError, OSError) as error:
-            raise CheckpointError(
-                f"{file} cannot be read (truncated?); delete it and fetch the drafter again"
-            ) from error
-    return {name: value for name, value in weights.items() if name not in _IGNORED}
+def _resolved(config: DrafterConfig, weights: dict[str, mx.array]) -> DrafterConfig:
+    """`config` with the width of the confidence head's tensor deciding what its file left unsaid."""
+    if config.confidence is None or config.confidence.with_markov is not None:
+        return config
+    proj = weights.get("confidence_head.proj.weight")
+    rank = config.markov.rank if config.markov else 0
+    with_markov = proj is not None and rank > 0 and proj.shape[-1] == config.hidden_size + rank
+    return replace(config, confidence=replace(config.confidence, with_markov=with_markov))
 
 
-def _dequantized(weights: dict[str, mx.array], config: DrafterConfig, dtype: mx.Dtype) -> dict[str, mx.array]:
-    """All floating-point tensors in `dtype`, stored groups unpacked."""
+def _typed(tensors: dict[str, mx.array], config: DrafterConfig, dtype: mx.Dtype) -> dict[str, mx.array]:
+    """Floating-point tensors in `dtype`; norms that are stored as offsets from one, whole."""
     out = {}
-    for name, value in weights.items():
-        base = name.removesuffix(".weight")
-        if name.endswith((".scales", ".biases")):
-            continue
-        if f"{base}.scales" in weights:
-            if config.quantization is None:
-                raise DrafterFormatError(f"{name} is quantized but the drafter's config has no `quantization`")
-            scales, biases = (weights[f"{base}.{part}"].astype(mx.float32) for part in ("scales", "biases"))
-            group, bits = config.quantization["group_size"], config.quantization["bits"]
-            value = mx.dequantize(value, scales, biases, group_size=group, bits=bits)
+    for name, value in tensors.items():
+        if config.norm_offset and name.endswith("norm.weight"):
+            value = value.astype(mx.float32) + 1.0
         out[name] = value.astype(dtype) if mx.issubdtype(value.dtype, mx.floating) else value
     return out
 
 
-def _mapping(weights: dict[str, mx.array], config: DrafterConfig) -> mx.array | None:
+def _mapping(weights: dict[str, mx.array], config: DrafterConfig, vocabulary: int) -> mx.array | None:
     offsets = weights.pop("d2t", None)
     if offsets is None:
         if config.reduced:
@@ -92,11 +128,9 @@ def _mapping(weights: dict[str, mx.array], config: DrafterConfig) -> mx.array | 
         raise DrafterFormatError(
             f"d2t has shape {list(offsets.shape)}, the draft vocabulary has {config.draft_vocabulary} ids"
         )
-    ids = mx.arange(config.draft_vocabulary, dtype=mx.int32) + offsets.astype(mx.int32)
-    if int(ids.min()) < 0 or int(ids.max()) >= config.vocabulary:
-        raise PairingError(
-            f"d2t maps outside the vocabulary of {config.vocabulary}; the drafter belongs to another target"
-        )
+    ids = mx.arange(offsets.shape[0], dtype=mx.int32) + offsets.astype(mx.int32)
+    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+        raise PairingError(f"d2t maps outside the vocabulary of {vocabulary}; the drafter belongs to another target")
     return ids
 
 
@@ -107,7 +141,20 @@ def _table(weights: dict[str, mx.array], name: str, shape: tuple[int, int]) -> m
     return table
 
 
-def _fill(model: DSparkModel, weights: dict[str, mx.array]) -> None:
+def _check_tables(config: DrafterConfig, embedding: mx.array | None, head: mx.array | None) -> None:
+    if head is None and config.reduced:
+        raise DrafterFormatError(
+            "the drafter has a reduced vocabulary but no lm_head of its own; fetch the drafter again"
+        )
+    if config.hidden_size != config.target_hidden and (embedding is None or head is None):
+        missing = "embed_tokens" if embedding is None else "lm_head"
+        raise DrafterFormatError(
+            f"the drafter is {config.hidden_size} wide and its target {config.target_hidden}, so it needs an {missing} "
+            "of its own, which it lacks"
+        )
+
+
+def _fill(model: DrafterModel, weights: dict[str, mx.array]) -> None:
     expected = dict(tree_flatten(model.parameters()))
     missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     if missing:
@@ -126,6 +173,31 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
+def _quantize(
+    model: DrafterModel, embedding: nn.Embedding | None, head: nn.Linear | None, bits: int
+) -> tuple[nn.Module | None, nn.Module | None]:
+    """Quantize what is multiplied most: the layers' projections, the Markov output table and the drafter's own tables.
+
+    fc, norms and the small heads keep their precision.
+    """
+
+    def chosen(path: str, module: nn.Module) -> bool | dict[str, int]:
+        wanted = (path.startswith("layers.") and "conv" not in path) or path.endswith("markov_w2")
+        group = _group_size(module) if wanted and isinstance(module, nn.Linear) else None
+        return False if group is None else {"group_size": group, "bits": bits}
+
+    nn.quantize(model, class_predicate=chosen)
+    tables: list[nn.Module | None] = []
+    for table in (embedding, head):
+        group = None if table is None else _group_size(table)
+        tables.append(table if table is None or group is None else table.to_quantized(group, bits))
+    return tables[0], tables[1]
+
+
+def _group_size(module: nn.Module) -> int | None:
+    return next((size for size in _GROUP_SIZES if module.weight.shape[-1] % size == 0), None)
+
+
 def _as_embedding(table: mx.array | None) -> nn.Embedding | None:
     if table is None:
         return None
@@ -140,7 +212,3 @@ def _as_linear(table: mx.array | None) -> nn.Linear | None:
     module = nn.Linear(1, 1, bias=False)
     module.weight = table
     return module
-
-
-def _activation_type(target: Target) -> mx.Dtype:
-    return target.embedding(mx.array([[0]])).dtype

@@ -1,17 +1,54 @@
-"""Reading a drafter folder: which packaging it is, and its translation to the canonical config."""
+"""Reading a drafter: which packaging it is, its canonical config, and its tensors by canonical names."""
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dspark.drafters import deepspec, speculators
+import mlx.core as mx
+
+from dspark.drafters import deepspec, gemma, gguf, liquid, nemotron, specforge, speculators, zlab
 from dspark.drafters.config import DrafterConfig
+from dspark.drafters.refusals import refuse_config, refuse_files
+from dspark.drafters.tensors import read_safetensors
 from dspark.errors import DrafterFormatError
 
-_BY_ARCHITECTURE: dict[str, Callable[[dict[str, Any]], DrafterConfig]] = {
+Translate = Callable[[dict[str, Any]], DrafterConfig]
+
+_BY_ARCHITECTURE: dict[str, Translate] = {
     "Qwen3DSparkModel": deepspec.translate,
+    "Qwen35DSparkModel": deepspec.translate,
+    "Gemma4DSparkModel": gemma.translate,
+    "DFlashDraftModel": zlab.translate,
+    "DFlash2DraftModel": zlab.translate_second,
+    "DSparkDraftModel": specforge.translate,
+    "Lfm2DSparkDraftModel": liquid.translate,
 }
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A drafter on disk: its config in canonical terms, and its floating-point tensors when asked for them."""
+
+    config: DrafterConfig
+    tensors: Callable[[], dict[str, mx.array]]
+
+
+def read(path: Path) -> Checkpoint:
+    """The drafter in a folder, in a .gguf file, or in a folder that holds nothing but one.
+
+    Raises:
+        DrafterFormatError: the packaging is unknown, incomplete or contradictory; the message names the field.
+        CheckpointError: a file cannot be read.
+    """
+    file = _gguf_file(path)
+    if file is not None:
+        config, tensors = gguf.read(file)
+        return Checkpoint(config, lambda: tensors)
+    config = read_config(path)
+    refuse_files([entry.name for entry in path.iterdir()])
+    return Checkpoint(config, lambda: read_safetensors(path, config.quantization))
 
 
 def read_config(folder: Path) -> DrafterConfig:
@@ -40,13 +77,31 @@ def translate(fields: dict[str, Any]) -> DrafterConfig:
     Raises:
         DrafterFormatError: as `read_config`.
     """
-    if "speculators_model_type" in fields or "speculators_config" in fields:
+    if any(key in fields for key in ("speculators_model_type", "speculators_config", "transformer_layer_config")):
         return speculators.translate(fields)
-    architecture = next(iter(fields.get("architectures") or []), None)
+    refuse_config(fields)
+    architectures = fields.get("architectures")
+    architecture = architectures[0] if isinstance(architectures, list) and architectures else None
+    nested = fields.get("dflash_config")
+    if isinstance(nested, dict) and nested.get("projector_type") == "dspark":
+        return specforge.translate(fields)
     if architecture is None:
         raise DrafterFormatError("the drafter's config names no architecture; is this a drafter?")
-    reader = _BY_ARCHITECTURE.get(architecture)
+    if architecture == "Qwen3DSparkModel" and nemotron.recognises(fields):
+        return nemotron.translate(fields)
+    reader = _BY_ARCHITECTURE.get(str(architecture))
     if reader is None:
         known = ", ".join([*_BY_ARCHITECTURE, "the speculators packaging"])
         raise DrafterFormatError(f"drafters of architecture {architecture} are not supported; known are {known}")
     return reader(fields)
+
+
+def _gguf_file(path: Path) -> Path | None:
+    if path.suffix.lower() == ".gguf":
+        return path
+    if path.is_dir() and not (path / "config.json").exists():
+        files = sorted(path.glob("*.gguf"))
+        if len(files) > 1:
+            raise DrafterFormatError(f"{path} holds {len(files)} .gguf files; name the one to use")
+        return files[0] if files else None
+    return None

@@ -2,9 +2,10 @@
 
 import mlx.core as mx
 import pytest
-from tiny import DEEPSPEC, head_weights, speculators_config, write_head, write_llama
+from tiny import DEEPSPEC, head_weights, random_weights, speculators_config, write_head, write_llama
 
 from dspark.drafters.loading import load_drafter
+from dspark.drafters.packaging import translate
 from dspark.errors import CheckpointError, DrafterFormatError, PairingError
 from dspark.targets.target import Target
 
@@ -171,3 +172,50 @@ def test_a_truncated_file_says_what_to_do(target, tmp_path):
     (folder / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="safetensors"):
         load_drafter(folder, target)
+
+
+def test_bits_quantize_the_projections_and_nothing_else(target, tmp_path):
+    tables = {"embed_tokens.weight": mx.random.normal((64, 32)), "lm_head.weight": mx.random.normal((64, 32))}
+    folder = write_head(tmp_path / "a", weights={**head_weights(), **tables})
+    whole, packed = load_drafter(folder, target, bits=16), load_drafter(folder, target, bits=8)
+    small = load_drafter(folder, target, bits=4)
+    assert whole.parameter_bytes > packed.parameter_bytes > small.parameter_bytes
+    kinds = {path: type(module).__name__ for path, module in packed._model.named_modules()}
+    quantized = {path for path, kind in kinds.items() if kind == "QuantizedLinear"}
+    projections = {path for path in kinds if path.endswith("_proj") and path.startswith("layers.")}
+    # The Markov output table has rows of 4 numbers here, too few for a group, and down_proj has 48.
+    assert quantized == {path for path in projections if not path.endswith("down_proj")}
+    assert kinds["fc"] == "Linear" and {kind for path, kind in kinds.items() if "norm" in path} == {"RMSNorm"}
+    assert [type(table).__name__ for table in packed._tables.own] == ["QuantizedEmbedding", "QuantizedLinear"]
+    tokens = [5, 9, 33, 7]
+    rows = [drafter.hidden(context_of(drafter, target, tokens), mx.array([11])) for drafter in (whole, packed, small)]
+    distance = [mx.abs(other - rows[0]).max().item() for other in rows[1:]]
+    assert 0 < distance[0] < 0.2 and distance[0] < distance[1]
+
+
+def test_nothing_is_quantized_on_a_cpu_unless_asked(target, tmp_path):
+    if mx.default_device().type == mx.DeviceType.gpu:
+        pytest.skip("this machine has a GPU, where 4 bits are the default")
+    folder = write_head(tmp_path / "a")
+    assert load_drafter(folder, target).parameter_bytes == load_drafter(folder, target, bits=16).parameter_bytes
+
+
+def test_tensors_may_be_quantized_each_its_own_way(target, tmp_path):
+    weights, stored, plain = head_weights(), {}, {}
+    for name, bits in (("fc", 8), ("layers.0.self_attn.q_proj", 4)):
+        packed, scales, biases = mx.quantize(weights[f"{name}.weight"], group_size=32, bits=bits)
+        stored |= {f"{name}.weight": packed, f"{name}.scales": scales, f"{name}.biases": biases}
+        plain[f"{name}.weight"] = mx.dequantize(packed, scales, biases, 32, bits)
+    own = {"group_size": 32, "bits": 4}
+    config = {**DEEPSPEC, "quantization": {"group_size": 32, "bits": 8, "layers.0.self_attn.q_proj": own}}
+    ours = load_drafter(write_head(tmp_path / "q", config, {**weights, **stored}), target)
+    theirs = load_drafter(write_head(tmp_path / "p", weights={**weights, **plain}), target)
+    assert draft(ours, target, [5, 6, 7], 8) == draft(theirs, target, [5, 6, 7], 8)
+
+
+def test_a_drafter_of_another_width_brings_its_own_tables(target, tmp_path):
+    fields = {**DEEPSPEC, "hidden_size": 16, "target_hidden_size": 32}
+    tables = {"embed_tokens.weight": mx.random.normal((64, 16)), "lm_head.weight": mx.random.normal((64, 16))}
+    drafter = load_drafter(write_head(tmp_path, fields, {**random_weights(translate(fields)), **tables}), target)
+    assert drafter.hidden(context_of(drafter, target, [5, 6, 7]), mx.array([8])).shape == (1, 5, 16)
+    assert len(draft(drafter, target, [5, 6, 7], 8)[0]) == 5

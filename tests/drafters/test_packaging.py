@@ -5,8 +5,8 @@ import json
 import pytest
 from tiny import DEEPSPEC, speculators_config
 
+from dspark.drafters.fields import anchor_predicts
 from dspark.drafters.packaging import read_config, translate
-from dspark.drafters.speculators import anchor_predicts
 from dspark.errors import DrafterFormatError, PairingError
 
 
@@ -25,7 +25,7 @@ def test_both_packagings_of_one_head_are_the_same_drafter():
         "layers",
         "heads",
         "head_dim",
-        "rope_theta",
+        "rope",
         "markov",
         "confidence",
     ):
@@ -45,7 +45,7 @@ def test_what_a_config_copied_from_its_target_switches_nothing_on():
         (8, 8, None, True),
         (8, 7, False, False),
         (8, 8, True, True),
-        (8, None, None, False),
+        (8, None, None, None),
         (8, None, True, True),
     ],
 )
@@ -74,7 +74,7 @@ def test_contradictions_about_the_first_slot_are_refused(block, tokens, field):
         ({**DEEPSPEC, "architectures": ["Eagle3Model"]}, "Eagle3Model"),
         ({**DEEPSPEC, "architectures": []}, "architecture"),
         ({**DEEPSPEC, "draft_vocab_size": 32}, "draft_vocab_size"),
-        ({**DEEPSPEC, "enable_qwen35_gated_q_proj": True}, "enable_qwen35_gated_q_proj"),
+        ({**DEEPSPEC, "enable_qwen35_gated_q_proj": True}, "partial_rotary_factor"),
         ({**DEEPSPEC, "rope_parameters": {"rope_theta": 5.0}}, "rope_theta"),
         (speculators_config(speculators_model_type="eagle3"), "eagle3"),
         (speculators_config(sample_from_anchor=False), "sample_from_anchor"),
