@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Option
 
@@ -65,6 +65,15 @@ def race(
     precision: Annotated[
         str | None, Option(metavar="NAME", help="Demo pair only: fp32, bf16 or q4. Default: what runs fastest here.")
     ] = None,
+    kv_bits: Annotated[
+        int | None, Option("--kv-bits", metavar="N", help="Quantize the KV cache to 4 or 8 bits. Default: not at all.")
+    ] = None,
+    drafter_bits: Annotated[
+        str, Option(metavar="N", help="Bits of the drafter's projections: 2 to 8, 16 for none; auto: what suits here.")
+    ] = "auto",
+    drafter_window: Annotated[
+        str, Option(metavar="N", help="Tokens the drafter looks back; 0 for all; auto: as trained, or 4096.")
+    ] = "auto",
     trust_remote_code: Annotated[
         bool, Option("--trust-remote-code", help="Allow a checkpoint that runs Python of its own.")
     ] = False,
@@ -96,6 +105,8 @@ def race(
         if count < 1:
             raise UsageError(f"{name} {count}: must be 1 or more")
     _check_outputs(json_file, markdown_file)
+    bits = _number_or_auto("--drafter-bits", drafter_bits)
+    window = _number_or_auto("--drafter-window", drafter_window)
     sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed)
     arms = parse_all(arm) if arm else None
     prompts = gather(prompt or [], prompt_file or [])
@@ -107,7 +118,17 @@ def race(
     from dspark.machine import stamp
 
     engine = Engine()
-    loaded = engine.load(LoadOptions(model or DEMO, drafter, "auto", precision, trust_remote_code))
+    loaded = engine.load(
+        LoadOptions(
+            model or DEMO,
+            drafter,
+            precision=precision,
+            trust_remote_code=trust_remote_code,
+            kv_bits=kv_bits,
+            drafter_bits=bits,
+            drafter_window=window,
+        )
+    )
     for note in loaded.notes:
         print_lines(said, note)
     sampling.check(loaded.vocabulary)
@@ -128,6 +149,14 @@ def race(
     result = conclude(runner, setup, loaded, stamp(), watch.conditions, interrupted)
     publish(result, json_file, markdown_file)
     return exit_code(result)
+
+
+def _number_or_auto(flag: str, value: str) -> int | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    if not value.isdecimal():
+        raise UsageError(f"{flag} {value!r}: give a number or auto")
+    return int(value)
 
 
 def drive(runner: Runner, watched: View) -> bool:

@@ -7,9 +7,11 @@ python results/render.py --check    # exit 1 if they are not up to date
 import argparse
 import re
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 from dspark.hub.registry import PAIRS
+from dspark.targets.survey import survey
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
@@ -29,6 +31,21 @@ def pairs() -> str:
     return "\n".join(rows)
 
 
+def families() -> str:
+    """mlx-lm's model types by how speculation runs on them."""
+    words = {
+        "trim": "by trimming",
+        "recorded": "from a recording",
+        "replay": "by replaying",
+        "refused": "not at all: runs plain",
+    }
+    rows = [f"| rejected rows are taken back | model types of mlx-lm {version('mlx-lm')} |", "|---|---|"]
+    for method, word in words.items():
+        names = ", ".join(each.model_type for each in survey() if each.method == method)
+        rows.append(f"| {word} | {names or 'none'} |")
+    return "\n".join(rows)
+
+
 def race() -> str:
     """The committed race of the demo pair."""
     return RACE.read_text(encoding="utf-8").strip()
@@ -36,7 +53,7 @@ def race() -> str:
 
 def rendered(text: str) -> str:
     """`text` with every block between `<!-- name -->` and `<!-- /name -->` filled."""
-    for name, block in (("pairs", pairs), ("race", race)):
+    for name, block in (("pairs", pairs), ("race", race), ("families", families)):
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         text, count = pattern.subn(lambda found, block=block: f"{found[1]}{block()}\n{found[2]}", text)
         if count != 1:

@@ -4,7 +4,6 @@ import copy
 import itertools
 import random
 from functools import cache
-from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
@@ -159,8 +158,9 @@ class Context:
     def arrays(self):
         return list(self.rows)
 
-    def append(self, rows):
-        self.rows.append(rows)
+    def append(self, rows, tokens):
+        if rows is not None:
+            self.rows.append(rows)
 
     def truncate(self, length):
         if self._tapped:
@@ -171,8 +171,7 @@ class Context:
 class Scripted:
     """Proposes from the known answer, by rule; knows where it stands from the sequence."""
 
-    config = SimpleNamespace(kind="dspark", confidence=None)
-    parameter_bytes = 0
+    has_confidence = False
 
     def __init__(self, truth, block, rule, tapped):
         self.truth, self.block, self.rule = truth, block, rule

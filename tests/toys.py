@@ -8,7 +8,6 @@ so that a drafter's context can be read like a text.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -102,7 +101,8 @@ class RecordingContext:
     def arrays(self) -> list[mx.array]:
         return []
 
-    def append(self, rows: mx.array) -> None:
+    def append(self, rows: mx.array, tokens: Sequence[int]) -> None:
+        assert list(tokens) == [int(r) for r in rows[0, :, 0].tolist()]
         self.rows += [int(r) for r in rows[0, :, 0].tolist()]
 
     def truncate(self, length: int) -> None:
@@ -113,8 +113,7 @@ class ToyDrafter:
     """Proposes by `rule(truth ahead, count)`; the truth is looked up by how much the context holds."""
 
     taps = (0,)
-    config = SimpleNamespace(kind="dspark", confidence=None)
-    parameter_bytes = 0
+    has_confidence = False
 
     def __init__(self, truth: Sequence[int], block: int, rule: Callable[[list[int], int], list[int]]) -> None:
         self.block = block

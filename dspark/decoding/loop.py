@@ -90,8 +90,8 @@ class Decoding:
             chunk = sequence.prompt[at : min(at + PREFILL_CHUNK_TOKENS, total - 1)]
             _, rows = self._target.forward(mx.array([chunk], dtype=mx.int32), sequence.cache)
             held = sequence.cache.arrays
-            if sequence.context is not None and rows is not None:
-                sequence.context.append(rows)
+            if sequence.context is not None:
+                sequence.context.append(rows, chunk)
                 held += sequence.context.arrays
             mx.eval(held)
             mx.clear_cache()

@@ -138,8 +138,9 @@ class Rounds:
         accepted = accepted_prefix(proposals, choices)
         if accepted < submission.verified:
             sequence.cache.truncate(submission.start + accepted + 1)
-        if sequence.context is not None and submission.rows is not None:
-            sequence.context.append(submission.rows[:, : accepted + 1])
+        if sequence.context is not None:
+            kept = None if submission.rows is None else submission.rows[:, : accepted + 1]
+            sequence.context.append(kept, [sequence.anchor, *proposals[:accepted]])
         outcome = Outcome(
             submission.plan.source,
             submission.plan.cap,

@@ -20,6 +20,7 @@ class BlockDrafter:
         self.config = config
         self.block = config.block
         self.taps = config.taps
+        self.has_confidence = config.confidence is not None
         self.d2t = d2t
         self._model = model
         self._tables = tables

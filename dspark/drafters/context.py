@@ -1,5 +1,7 @@
 """The drafter's context cache: keys and values of committed tokens only, so it never needs a rollback."""
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 
 from dspark.drafters.backbone import Backbone
@@ -30,8 +32,9 @@ class ContextCache:
     def _pending_rows(self) -> int:
         return sum(rows.shape[1] for rows in self._pending)
 
-    def append(self, rows: mx.array) -> None:
-        """Add tapped rows [1, n, m·d] of n committed tokens."""
+    def append(self, rows: mx.array | None, tokens: Sequence[int] = ()) -> None:
+        """Add tapped rows [1, n, m·d] of n committed tokens; the tokens themselves are not needed."""
+        assert rows is not None
         self._pending.append(rows)
         if self._pending_rows > _PENDING_ROWS:
             features = self.pending_features()

@@ -1,5 +1,6 @@
 """What the decoding loop knows of a drafter."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,8 +34,8 @@ class DrafterContext(Protocol):
     def length(self) -> int:
         """Rows held."""
 
-    def append(self, rows: mx.array) -> None:
-        """Add the tapped rows [1, n, taps * d] of n committed tokens."""
+    def append(self, rows: mx.array | None, tokens: Sequence[int]) -> None:
+        """Add n committed `tokens` and their tapped rows [1, n, taps * d] (None for a drafter without taps)."""
 
     def truncate(self, length: int) -> None:
         """Forget rows after the first `length`; only ever asked when an answer ends."""
@@ -45,10 +46,15 @@ class DrafterContext(Protocol):
 
 
 class Drafter(Protocol):
-    """Proposes tokens. `block` is the most it can propose a round, `taps` the hidden rows it reads (canonical ids)."""
+    """Proposes tokens.
+
+    `block` is the most it can propose a round, `taps` the hidden rows it reads (canonical ids, empty for none), and
+    `has_confidence` says whether its drafts come with confidences.
+    """
 
     block: int
     taps: tuple[int, ...]
+    has_confidence: bool
 
     def new_context(self) -> DrafterContext:
         """An empty context for one sequence."""

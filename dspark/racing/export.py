@@ -36,6 +36,9 @@ def document(result: RaceResult) -> dict[str, Any]:
             "family": loaded.family,
             "dtype": loaded.dtype,
             "quantization": loaded.quantization,
+            "kv_bits": loaded.kv_bits,
+            "drafter_bits": loaded.drafter_bits,
+            "drafter_window": loaded.drafter_window,
             "notes": loaded.notes,
         },
         "settings": {

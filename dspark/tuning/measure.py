@@ -22,7 +22,8 @@ def measure_costs(target: Target, drafter: Drafter | None) -> CostModel:
     """
     cache = target.new_cache()
     target.tap(drafter.taps if drafter else ())
-    context_tokens = mx.array([[(11 * i + 3) % target.vocabulary for i in range(_CONTEXT_TOKENS)]])
+    text = [(11 * i + 3) % target.vocabulary for i in range(_CONTEXT_TOKENS)]
+    context_tokens = mx.array([text])
     _, rows = target.forward(context_tokens, cache)
     mx.eval(cache.arrays)
     base = cache.length
@@ -34,14 +35,14 @@ def measure_costs(target: Target, drafter: Drafter | None) -> CostModel:
 
     verify = _interleaved(forward, _WIDTHS)
     draft: dict[int, float] = {}
-    if drafter is not None and rows is not None:
+    if drafter is not None:
         context = drafter.new_context()
-        context.append(rows)
+        context.append(rows, text)
         mx.eval(context.arrays)
         anchor = mx.array([1], dtype=mx.int32)
 
         def propose(cap: int) -> None:
-            context.append(rows[:, :2])
+            context.append(None if rows is None else rows[:, :2], text[:2])
             proposed = drafter.draft(context, anchor, cap)
             mx.eval(proposed.tokens, *([] if proposed.confidence is None else [proposed.confidence]))
 

@@ -83,6 +83,34 @@ def test_sampling_out_of_range_is_a_usage_error(race, flags, folders, capsys):
     assert flags[0].removeprefix("--").replace("-", "_") in capsys.readouterr().err
 
 
+def test_kv_bits(race):
+    """A cache of 4 bits changes what is computed, and all arms alike."""
+    code, result = race("--kv-bits", "8", "--max-tokens", "20")
+    assert code in (0, 3) and result["pair"]["kv_bits"] == 8
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--drafter-bits", "8"), ("--drafter-window", "2")])
+def test_drafter_settings(race, flag, value):
+    _, result = race(flag, value, "--max-tokens", "20")
+    assert result["pair"][flag.removeprefix("--").replace("-", "_")] == int(value)
+    assert result["summary"]["verdict"] == "identical"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--kv-bits", "3"),
+        ("--drafter-bits", "x"),
+        ("--drafter-bits", "7"),
+        ("--drafter-window", "-1"),
+        ("--drafter-window", "1.5"),
+    ],
+)
+def test_load_settings_out_of_range_are_usage_errors(folders, flags, capsys):
+    assert run(["race", "--model", folders[0], "--drafter", folders[1], "--prompt", "abc", *flags]) == 2
+    assert flags[0].removeprefix("--").replace("-", " ").split()[0] in capsys.readouterr().err
+
+
 def test_precision_belongs_to_the_demo_pair(folders, capsys):
     assert run(["race", "--model", folders[0], "--precision", "fp32"]) == 2
     assert "demo" in capsys.readouterr().err

@@ -95,6 +95,7 @@ class SamplingDrafter:
 
     block = 3
     taps = (0,)
+    has_confidence = False
 
     def __init__(self, law):
         self._logits = mx.log(mx.array(law))[None]

@@ -26,6 +26,9 @@ class Pair:
     context_window: int = 1000
     eos: tuple[int, ...] = (EOS,)
     notes: tuple[str, ...] = ()
+    kv_bits: int | None = None
+    drafter_bits: str = "auto"
+    drafter_window: str = "auto"
 
 
 def plain_answer(prompt: Sequence[int]) -> list[int]:
