@@ -75,7 +75,11 @@ def test_lookup_matches_of_any_length_change_nothing(engine, monkeypatch, shorte
     call = [40, 41, 42, 10, 11]
     prompt = [*call, 5, 6, *call, 7, 8, *call, 9, 3, *call]
     plain = last_of(engine.generate(Request(prompt, max_tokens=60, speculation=PLAIN)))
-    for mode in (SpeculationOptions("lookup", cap=32), SpeculationOptions("lookup"), SpeculationOptions("dspark", cap=4)):
+    for mode in (
+        SpeculationOptions("lookup", cap=32),
+        SpeculationOptions("lookup"),
+        SpeculationOptions("dspark", cap=4),
+    ):
         assert last_of(engine.generate(Request(prompt, max_tokens=60, speculation=mode))).tokens == plain.tokens
 
 

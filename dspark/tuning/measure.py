@@ -6,7 +6,7 @@ from statistics import median
 
 import mlx.core as mx
 
-from dspark.drafters.drafter import Drafter
+from dspark.drafters.drafter import Drafter, greedy
 from dspark.targets.target import Target
 from dspark.tuning.costs import CostModel
 
@@ -43,7 +43,7 @@ def measure_costs(target: Target, drafter: Drafter | None) -> CostModel:
 
         def propose(cap: int) -> None:
             context.append(None if rows is None else rows[:, :2], text[:2])
-            proposed = drafter.draft(context, anchor, cap)
+            proposed = drafter.draft(context, anchor, cap, greedy)
             mx.eval(proposed.tokens, *([] if proposed.confidence is None else [proposed.confidence]))
 
         draft = _interleaved(propose, sorted({1, (drafter.block + 1) // 2, drafter.block}))
