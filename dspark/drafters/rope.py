@@ -54,4 +54,6 @@ def rope_scaling(
 
 
 def _kind(source: dict[str, Any]) -> str:
-    return str(source.get("rope_type") or source.get("type") or "default")
+    kind = str(source.get("rope_type") or source.get("type") or "default")
+    # Positions of pictures and of text in three parts; for text alone the parts are equal, which is plain rotation.
+    return "default" if kind == "mrope" else kind
