@@ -11,7 +11,7 @@ from mlx_lm.models import cache as mlx_cache
 
 from dspark.errors import PairingError, RollbackError
 from dspark.targets.recurrence import Recorder
-from dspark.targets.rewind import Replaced, Rewinder, leaves, rewinder
+from dspark.targets.rewind import Growing, Replaced, Rewinder, leaves, rewinder
 
 Rollback = Literal["trim", "recorded", "replay"]
 
@@ -106,13 +106,12 @@ class TargetCache:
 
     def _quantize(self, kv_bits: KVBits) -> None:
         # After the first forward, which is where mlx-lm's own generation does it.
-        fresh = [i for i, entry in enumerate(self.entries) if type(entry) is mlx_cache.KVCache and not entry.empty()]
-        for i in fresh:
-            plain, self.entries[i] = self.entries[i], kv_bits.quantized(self.entries[i])
-            self._rewinders = [
-                rewinder(self.entries[i]) or one if getattr(one, "entry", None) is plain else one
-                for one in self._rewinders
-            ]
+        for i, plain in enumerate(self.entries):
+            if type(plain) is mlx_cache.KVCache and not plain.empty():
+                self.entries[i] = kv_bits.quantized(plain)
+                for one in self._rewinders:
+                    if isinstance(one, Growing) and one.entry is plain:
+                        one.entry = self.entries[i]
 
     def truncate(self, length: int) -> None:
         """Forget everything after the first `length` tokens, also what a failed forward wrote into some layers only.

@@ -4,15 +4,13 @@ import inspect
 
 import mlx.core as mx
 import pytest
-from families import FAMILIES, family
+from families import family
 from mlx_lm.models import gated_delta, qwen3_5, ssm
 from mlx_lm.models.cache import ArraysCache
 
-from dspark.errors import PairingError
 from dspark.targets import recurrence, rewind
 from dspark.targets.probe import rollback_kind, rollback_refusal
 from dspark.targets.rewind import leaves
-from dspark.targets.survey import survey
 from dspark.targets.target import Target
 
 TOKENS = [[5, 9, 33, 7, 40, 12]]
@@ -82,40 +80,6 @@ def test_the_library_still_has_the_arguments_that_are_cut():
     for function, rows in recurrence.UPDATES.items():
         assert set(rows) <= set(inspect.signature(function).parameters)
     assert set(recurrence.UPDATES) == {gated_delta.gated_delta_update, ssm.ssm_update}
-
-
-def test_the_survey_says_of_every_type_what_the_probe_finds():
-    found = {support.model_type: support for support in survey()}
-    assert len(found) > 100
-    assert {s.method for s in found.values()} <= {"trim", "recorded", "replay", "refused"}
-    assert [s.model_type for s in found.values() if s.method == "refused" and "import" not in s.refusal] == []
-    for name in FAMILIES:
-        assert found[name].method == rollback_kind(fresh(name)), name
-
-
-def test_taps_count_the_passes_of_a_looped_model():
-    """A34: tap ids run over the unrolled stack, and the norm between passes belongs to the last layer of a pass."""
-    target = fresh("nanbeige")
-    model = target.model.model
-    hidden = model.embed_tokens(mx.array(TOKENS))
-    entering = []
-    for _ in range(2):
-        for layer in model.layers:
-            entering.append(hidden)
-            hidden = layer(hidden, "causal", None)
-        hidden = model.norm(hidden)
-    assert target.depth == len(entering) == 6
-    target.tap((-1, 1, 2, 4))
-    _, rows = target.forward(mx.array(TOKENS), target.new_cache())
-    expected = mx.concatenate([entering[i + 1] for i in (-1, 1, 2, 4)], axis=-1)
-    assert mx.allclose(rows, expected, atol=1e-4).item()
-
-
-def test_a_model_that_does_not_call_its_layers_has_no_taps():
-    target = fresh("iquestloopcoder")
-    target.tap((0, 1))
-    with pytest.raises(PairingError, match="leave the drafter out"):
-        target.forward(mx.array(TOKENS), target.new_cache())
 
 
 @pytest.mark.parametrize(

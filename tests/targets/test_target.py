@@ -1,5 +1,7 @@
 """Targets: taps that leave the model alone, caches that roll back exactly, loads that refuse what is broken."""
 
+import copy
+
 import mlx.core as mx
 import pytest
 from families import FAMILIES, family
@@ -149,3 +151,33 @@ def test_every_family_tells_its_sizes(name):
     assert (known.vocabulary, known.hidden_size, known.context_window) == (64, 32, 512)
     assert known.embedding(mx.array([[0]])).dtype == mx.float32
     assert known.depth == (6 if name in ("nanbeige", "gemma4_text") else len(known.layers))
+
+
+def test_taps_count_the_passes_of_a_looped_model():
+    """A34: tap ids run over the unrolled stack, and the norm between passes belongs to the last layer of a pass."""
+    target = copy.copy(family("nanbeige"))
+    model = target.model.model
+    hidden = model.embed_tokens(mx.array([TOKENS]))
+    entering = []
+    for _ in range(2):
+        for layer in model.layers:
+            entering.append(hidden)
+            hidden = layer(hidden, "causal", None)
+        hidden = model.norm(hidden)
+    assert target.depth == len(entering) == 6
+    target.tap((-1, 1, 2, 4))
+    _, rows = target.forward(mx.array([TOKENS]), target.new_cache())
+    expected = mx.concatenate([entering[i + 1] for i in (-1, 1, 2, 4)], axis=-1)
+    assert mx.allclose(rows, expected, atol=1e-4).item()
+
+
+def test_a_model_that_does_not_call_its_layers_has_no_taps():
+    target = copy.copy(family("iquestloopcoder"))
+    target.tap((0, 1))
+    with pytest.raises(PairingError, match="leave the drafter out"):
+        target.forward(mx.array([TOKENS]), target.new_cache())
+
+
+def test_a_cache_that_fails_in_the_probe_is_a_reason_and_no_crash(target, monkeypatch):
+    monkeypatch.setattr(KVCache, "trim", lambda self, n: 0)
+    assert "gave back 0" in rollback_refusal(target)
