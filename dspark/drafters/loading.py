@@ -72,7 +72,7 @@ def bind(
 
 def check_target(config: DrafterConfig, target: Target) -> None:
     """Raise `PairingError` if `config` is of a drafter for another target."""
-    config.check_pairing(hidden_size=target.hidden_size, vocabulary=target.vocabulary, layers=len(target.layers))
+    config.check_pairing(hidden_size=target.hidden_size, vocabulary=target.vocabulary, layers=target.depth)
 
 
 def check_options(bits: Bits, window: Window) -> None:

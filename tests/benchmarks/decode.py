@@ -95,7 +95,7 @@ def draft_costs(target, drafter, repeats: int) -> dict[int, float]:
             else:
                 context.append(rows[:, :2])
                 draft = drafter.draft(context, anchor, cap)
-                mx.eval(draft.tokens, draft.confidence)
+                mx.eval(draft.tokens, *([] if draft.confidence is None else [draft.confidence]))
             if repeat:
                 values.append(time.perf_counter() - started)
     step = median(times.pop(0))
