@@ -83,10 +83,12 @@ def test_sampling_out_of_range_is_a_usage_error(race, flags, folders, capsys):
     assert flags[0].removeprefix("--").replace("-", "_") in capsys.readouterr().err
 
 
-def test_kv_bits(race):
-    """A cache of 4 bits changes what is computed, and all arms alike."""
-    code, result = race("--kv-bits", "8", "--max-tokens", "20")
-    assert code in (0, 3) and result["pair"]["kv_bits"] == 8
+def test_kv_bits(tmp_path):
+    """All arms read the same quantized cache."""
+    target = str(write_llama(tmp_path / "wide", hidden_size=128, head_dim=32))
+    flags = ["race", "--model", target, "--prompt", "abc", "--max-tokens", "12", "--trials", "1", "--kv-bits", "8"]
+    assert run([*flags, "--json", str(tmp_path / "race.json")]) == 0
+    assert json.loads((tmp_path / "race.json").read_text())["pair"]["kv_bits"] == 8
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--drafter-bits", "8"), ("--drafter-window", "2")])

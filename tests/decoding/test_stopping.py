@@ -8,6 +8,10 @@ from dspark.decoding.stopping import StopRule
 
 TOKENIZER = tokenizer()
 TOKENS = st.lists(st.sampled_from([0, 1, 3, *PIECES]), max_size=24)
+# Whole characters only: a byte without its rest has no text that streaming and decoding at once could agree on.
+WHOLE = st.lists(
+    st.sampled_from([[0], [1], [3], *([i] for i in PIECES if i < 48), [48, 49], [50, 51, 52]]), max_size=16
+).map(lambda characters: [token for character in characters for token in character])
 STOPS = st.lists(st.sampled_from(["ab", "abc", "bca", "STOP", "é", "\n a", "aaa", ""]), max_size=3)
 
 
@@ -37,7 +41,7 @@ def test_every_split_into_blocks_gives_the_same_answer(tokens, stop, budget, end
 
 
 @settings(max_examples=300, deadline=None)
-@given(TOKENS, STOPS)
+@given(WHOLE, STOPS)
 def test_a_stop_string_ends_the_text_before_its_first_character(tokens, stop):
     rule, text, reason, _ = settle(tokens, stop, 99, set())
     text += rule.finish() if reason is None else ""
