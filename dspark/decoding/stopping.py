@@ -41,6 +41,7 @@ class StopRule:
         self._ends: list[int] = []
         self._pieces: list[str] = []
         self._shown = 0
+        self._read = 0
 
     @property
     def remaining(self) -> int:
@@ -76,8 +77,8 @@ class StopRule:
             return "stop"
         self.tokens.append(token)
         self._detokenizer.add_token(token)
-        matched = self._show(self._detokenizer.last_segment)
-        self._ends.append(self._detokenizer.offset)
+        matched = self._show(self._new_text())
+        self._ends.append(self._read)
         if matched:
             self._withdraw()
             return "stop"
@@ -88,11 +89,18 @@ class StopRule:
     def _close(self) -> bool:
         """Show what the detokenizer and the stop strings still held back; True if that completes a stop string."""
         self._detokenizer.finalize()
-        if self._show(self._detokenizer.last_segment):
+        if self._show(self._new_text()):
             self._withdraw()
             return True
         self._flush()
         return False
+
+    def _new_text(self) -> str:
+        """What the detokenizer has added. Its text may shrink for a moment, while a character is incomplete."""
+        text = self._detokenizer.text
+        new = text[self._read :]
+        self._read = max(self._read, len(text))
+        return new
 
     def _show(self, segment: str) -> bool:
         """Pass on text that cannot be part of a stop string; True when one is complete."""
