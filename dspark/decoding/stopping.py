@@ -32,13 +32,13 @@ class StopRule:
     """
 
     def __init__(self, tokenizer: TokenizerWrapper, eos: Collection[int], stop: Iterable[str], max_tokens: int) -> None:
+        self._tokenizer = tokenizer
         self._detokenizer = tokenizer.detokenizer
         self._eos = frozenset(eos)
         self._budget = max_tokens
         words = [word for word in stop if word]
         self._state = TextStateMachine({"normal": [(word, None) for word in words]}).make_state()
         self.tokens: list[int] = []
-        self._ends: list[int] = []
         self._pieces: list[str] = []
         self._shown = 0
         self._read = 0
@@ -78,7 +78,6 @@ class StopRule:
         self.tokens.append(token)
         self._detokenizer.add_token(token)
         matched = self._show(self._new_text())
-        self._ends.append(self._read)
         if matched:
             self._withdraw()
             return "stop"
@@ -120,7 +119,9 @@ class StopRule:
 
     def _withdraw(self) -> None:
         """Keep the fewest tokens whose text covers what is shown."""
-        kept = 0
-        while kept < len(self._ends) and (self._ends[kept - 1] if kept else 0) < self._shown:
-            kept += 1
-        del self.tokens[kept:], self._ends[kept:]
+        while self.tokens and self._covers(self.tokens[:-1]):
+            self.tokens.pop()
+
+    def _covers(self, tokens: list[int]) -> bool:
+        # A character that is not complete yet decodes to replacements.
+        return len(str(self._tokenizer.decode(tokens)).rstrip("\ufffd")) >= self._shown
