@@ -5,6 +5,7 @@ python results/render.py --check    # exit 1 if they are not up to date
 """
 
 import argparse
+import json
 import re
 import sys
 from importlib.metadata import version
@@ -15,7 +16,7 @@ from dspark.targets.survey import survey
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
-RACE = HERE / "race-demo-reference.md"
+RACE = HERE / "race-demo-reference.json"
 
 
 def pairs() -> str:
@@ -47,8 +48,36 @@ def families() -> str:
 
 
 def race() -> str:
-    """The committed race of the demo pair."""
-    return RACE.read_text(encoding="utf-8").strip()
+    """The committed race of the demo pair: command, stamp, a row a class, the verdict."""
+    result = json.loads(RACE.read_text(encoding="utf-8"))
+    stamp, summary = result["stamp"], result["summary"]
+    arms = [arm["label"] for arm in result["arms"]]
+    head = "".join(f" {arm}: tok/s |" for arm in arms) + "".join(
+        f" {arm}: ratio (95 %) | tokens a round |" for arm in arms[1:]
+    )
+    lines = [
+        f"```sh\n{result['command']}\n```\n",
+        f"| class |{head}",
+        "|---|" + "---:|" * (len(arms) + 2 * (len(arms) - 1)),
+    ]
+    for klass in summary["ratio"][arms[0]]:
+        cells = [f"{summary['figures'][arm][klass]['tokens_per_second']:.1f}" for arm in arms]
+        for arm in arms[1:]:
+            low, high = summary["ratio_interval"][arm][klass]
+            cells += [
+                f"{summary['ratio'][arm][klass]:.2f} ({low:.2f} to {high:.2f})",
+                f"{summary['accept_len'][arm][klass]:.2f}",
+            ]
+        lines.append(f"| {klass} | " + " | ".join(cells) + " |")
+    compared = sum(check["compared"] for check in result["checks"] if check["arm"] != check["against"])
+    lines.append(
+        f"\nVerdict: **{summary['verdict']}** ({compared} tokens compared). Rates and ratios are end to end, prompt "
+        f"included; the interval is a bootstrap over prompts and trials. {result['date'][:10]}, {stamp['chip']}, "
+        f"{stamp['cores']} cores, {stamp['os']}, mlx {stamp['mlx']} on the {stamp['device']} with {stamp['blas']}, "
+        f"mlx-lm {stamp['mlx_lm']}, {result['pair']['dtype']}, revision {stamp['git']}. "
+        f"The whole report: `results/{RACE.with_suffix('.md').name}`."
+    )
+    return "\n".join(lines)
 
 
 def rendered(text: str) -> str:
