@@ -5,15 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from dspark.decoding.request import Mode, Speculation
 from dspark.drafters.block import BlockDrafter
-from dspark.drafters.conventions import open_drafter
+from dspark.drafters.conventions import Opened, open_drafter
 from dspark.drafters.drafter import Drafter
 from dspark.drafters.loading import Bits, Window, load_drafter
-from dspark.errors import DrafterFormatError, ModelNotFound, NetworkError, UsageError
+from dspark.errors import DrafterFormatError, DSparkError, UsageError
 from dspark.hub import demo, registry, shelves
 from dspark.hub.resolving import resolve
 from dspark.hub.vetting import trusted
@@ -108,7 +107,6 @@ def load_pair(options: LoadOptions) -> Pair:
     if refusal is None:
         modes += ("lookup",)
     if drafter is not None:
-        probe_taps(target, drafter.taps, target.hidden_size)
         modes += (drafter.config.kind,)
     if options.mode not in ("auto", *modes):
         raise UsageError(f"mode {options.mode} is not possible for {options.model}: it supports {', '.join(modes)}")
@@ -119,8 +117,8 @@ def load_pair(options: LoadOptions) -> Pair:
         target=str(folder),
         drafter=drafter_name,
         family=target.family,
-        dtype=str(target.embedding(mx.array([[0]])).dtype).removeprefix("mlx.core."),
-        quantization=_bits(target.config),
+        dtype=str(target.dtype).removeprefix("mlx.core."),
+        quantization=target.quantized_bits,
         modes=modes,
         default=_default(mode, lookup=lookup),
         block=drafter.block if drafter else 0,
@@ -199,16 +197,24 @@ def _load_drafter(
     bits, window = options.drafter_bits, options.drafter_window
     try:
         if name == registry.DEMO.id:
-            return load_drafter(demo.head(), target, bits=bits, window=window), name
-        path = Path(name).expanduser()
-        if path.suffix.lower() != ".gguf":
-            path = resolve(name, kind="drafter", trust_remote_code=options.trust_remote_code)
-        opened = open_drafter(path, target, bits=bits, window=window, memory=shelves.home() / "drafters.json")
-    except (DrafterFormatError, ModelNotFound, NetworkError) as error:
+            opened = Opened(load_drafter(demo.head(), target, bits=bits, window=window), None)
+        else:
+            path = Path(name).expanduser()
+            if path.suffix.lower() != ".gguf":
+                path = resolve(name, kind="drafter", trust_remote_code=options.trust_remote_code)
+            opened = open_drafter(path, target, bits=bits, window=window, memory=shelves.home() / "drafters.json")
+        probe_taps(target, opened.drafter.taps, target.hidden_size)
+    except UsageError:
+        raise
+    except DSparkError as error:
         if options.drafter is not None or options.mode != "auto":
             raise
         notes.append(f"runs without its drafter {name}: {error}")
         return None, None
+    except Exception as error:  # whatever broken files make the libraries raise
+        raise DrafterFormatError(
+            f"{name} cannot be read as a drafter ({type(error).__name__}: {error}); fetch it again"
+        ) from error
     if opened.note is not None:
         notes.append(opened.note)
     return opened.drafter, name
@@ -224,11 +230,6 @@ def _has_experts(config: dict[str, Any]) -> bool:
     """Mixture-of-experts targets wake more experts with every row they verify, so free guesses are not free."""
     fields = {**config, **(config.get("text_config") or {})}
     return any("expert" in name and isinstance(value, int) and value > 1 for name, value in fields.items())
-
-
-def _bits(config: dict[str, Any]) -> int | None:
-    quantization = config.get("quantization")
-    return int(quantization["bits"]) if isinstance(quantization, dict) and "bits" in quantization else None
 
 
 def _parameter_bytes(model: Any) -> int:

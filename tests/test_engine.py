@@ -2,8 +2,9 @@
 
 import json
 
+import mlx.core as mx
 import pytest
-from tiny import DEEPSPEC, speculators_config, write_head, write_llama
+from tiny import DEEPSPEC, head_weights, speculators_config, write_head, write_llama
 
 from dspark.decoding.events import Finished, RoundCommitted
 from dspark.decoding.request import Request, SpeculationOptions
@@ -208,3 +209,109 @@ def test_bad_targets_are_refused(folders, tmp_path):
     with pytest.raises(RemoteCodeRefused, match="auto_map"):
         engine.load(LoadOptions(model=str(hostile)))
     assert not (tmp_path / "ran").exists()
+
+
+def broken(tmp_path, name, **changes):
+    """A tiny target whose config has other values."""
+    folder = write_llama(tmp_path / name)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"text_config": "abc"},
+        {"max_position_embeddings": "abc"},
+        {"eos_token_id": "two"},
+        {"num_attention_heads": 0},
+        {"vocab_size": None},
+    ],
+    ids=str,
+)
+def test_a_target_with_a_nonsensical_config_is_refused_in_one_line(tmp_path, changes):
+    with pytest.raises(CheckpointError) as refusal:
+        Engine().load(LoadOptions(model=broken(tmp_path, "m", **changes)))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_key_value_heads": 3},
+        {"rope_theta": 0},
+        {"rope_theta": -5},
+        {"mask_token_id": -1},
+        {"mask_token_id": -2_000_000_000},
+        {"mask_token_id": 64},
+        {"block_size": 10**9},
+        {"num_hidden_layers": 10**7},
+        {"architectures": 5},
+        {"architectures": "Qwen3DSparkModel"},
+        {"quantization": True},
+    ],
+    ids=str,
+)
+def test_a_drafter_with_a_nonsensical_config_is_refused_by_name(folders, tmp_path, changes):
+    head = write_head(tmp_path / "head", {**DEEPSPEC, **changes})
+    if "quantization" in changes:
+        weights = head_weights()
+        packed, scales, biases = mx.quantize(mx.zeros((32, 96)), group_size=32, bits=8)
+        write_head(
+            head, {**DEEPSPEC, **changes}, {**weights, "fc.weight": packed, "fc.scales": scales, "fc.biases": biases}
+        )
+    with pytest.raises((DrafterFormatError, PairingError)) as refusal:
+        Engine().load(LoadOptions(model=folders[0], drafter=str(head)))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["fc.weight", "confidence_head.proj.weight"])
+def test_a_drafter_that_is_not_finite_is_refused(folders, tmp_path, name):
+    weights = head_weights()
+    weights[name] = weights[name] * float("nan")
+    with pytest.raises(DrafterFormatError, match="not finite"):
+        Engine().load(LoadOptions(model=folders[0], drafter=str(write_head(tmp_path / "nan", weights=weights))))
+
+
+def test_a_registry_drafter_that_does_not_fit_leaves_lookup_and_says_why(tmp_path):
+    """L10: a folder that is only called like a known target."""
+    folder = write_llama(
+        tmp_path / "SmolLM2-135M-Instruct",
+        hidden_size=576,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        num_hidden_layers=30,
+    )
+    loaded = Engine().load(LoadOptions(model=str(folder)))
+    assert loaded.modes == ("baseline", "lookup")
+    assert any("demo" in note and "vocabulary" in note for note in loaded.notes)
+
+
+def test_the_dtype_is_that_of_the_logits(tmp_path):
+    """The tie threshold hangs on it: an embedding's type may differ."""
+    folder = write_llama(tmp_path / "mixed")
+    weights = mx.load(str(folder / "model.safetensors"))
+    weights["model.embed_tokens.weight"] = weights["model.embed_tokens.weight"].astype(mx.float16)
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].astype(mx.float32)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    assert Engine().load(LoadOptions(model=str(folder))).dtype == "float32"
+
+
+def test_others_may_use_the_target_between_rounds(engine):
+    """Generations that wait, and a look at the top two, leave the taps of a running one alone."""
+    request = Request(PROMPT, max_tokens=30, speculation=SpeculationOptions("dspark", cap=5, lookup=False))
+    alone = [e for e in engine.generate(request) if isinstance(e, RoundCommitted)]
+    running, waiting = (
+        engine.generate(request),
+        engine.generate(Request(PROMPT, speculation=SpeculationOptions("baseline"))),
+    )
+    disturbed = []
+    for event in running:
+        if isinstance(event, RoundCommitted):
+            disturbed.append(event)
+            engine.top_two(PROMPT)
+    assert [(e.tokens, e.accepted, e.context) for e in disturbed] == [(e.tokens, e.accepted, e.context) for e in alone]
+    waiting.close()

@@ -237,9 +237,9 @@ def break_down(target, at):
     target.forward = failing
 
 
-def close(a, b):
+def close(a, b, absolute=2e-3):
     a, b = a.astype(mx.float32), b.astype(mx.float32)
-    return a.shape == b.shape and bool(mx.allclose(a, b, rtol=1e-3, atol=2e-3).item())
+    return a.shape == b.shape and bool(mx.allclose(a, b, rtol=1e-3, atol=absolute).item())
 
 
 def contents(entry, length):
@@ -277,7 +277,8 @@ def assert_like_cold(target, held, record, prompt):
     for tokens in (turn, [7], [8, 11]):
         after, _ = target.forward(mx.array([tokens]), held)
         expected, _ = target.forward(mx.array([tokens]), fresh)
-        assert close(after, expected), "the next turn differs"
+        # In a quantized cache the last bits of a row decide between two steps of its grid; a stale row moves far more.
+        assert close(after, expected, 0.05 if target.kv_bits else 2e-3), "the next turn differs"
 
 
 def tied(target, context):

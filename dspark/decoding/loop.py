@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 import mlx.core as mx
 
 from dspark.decoding.events import Event, Finished, FinishReason, PrefillProgress, RoundCommitted, Text
+from dspark.decoding.lookup import LookupIndex
 from dspark.decoding.request import Request
 from dspark.decoding.round import Reading, Rounds, Submission
 from dspark.decoding.sampling import Chooser
@@ -36,14 +37,13 @@ class Decoding:
         self._pending: Submission | None = None
         prompt = list(request.prompt)
         budget = min(request.max_tokens, target.context_window - len(prompt))
-        target.tap(drafter.taps if drafter else ())
         self.sequence = Sequence(
             prompt,
             target.new_cache(),
             drafter.new_context() if drafter else None,
             StopRule(target.tokenizer, target.eos, request.stop, budget),
-            lookup=lookup,
         )
+        self._lookup = lookup
         self._started = time.perf_counter()
         self._first_token_at: float | None = None
         self._cleared_at = 0
@@ -56,6 +56,7 @@ class Decoding:
         """
         sequence = self.sequence
         ended = False
+        self._started = time.perf_counter()
         try:
             yield from self._prefill()
             reason: FinishReason | None = None
@@ -83,12 +84,14 @@ class Decoding:
         sequence = self.sequence
         total = len(sequence.prompt)
         yield PrefillProgress(0, total)
+        if self._lookup:
+            sequence.index = LookupIndex(sequence.prompt)
         while (at := sequence.cache.length) < total - 1:
             if self._cancelled():
                 yield PrefillProgress(at, total, done=True)
                 return
             chunk = sequence.prompt[at : min(at + PREFILL_CHUNK_TOKENS, total - 1)]
-            _, rows = self._target.forward(mx.array([chunk], dtype=mx.int32), sequence.cache)
+            _, rows = self._rounds.feed(sequence, mx.array([chunk], dtype=mx.int32))
             held = sequence.cache.arrays
             if sequence.context is not None:
                 sequence.context.append(rows, chunk)

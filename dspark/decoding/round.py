@@ -54,6 +54,14 @@ class Rounds:
         self._chooser = chooser
         self._top_logprobs = top_logprobs
 
+    def feed(self, sequence: Sequence, tokens: mx.array) -> tuple[mx.array, mx.array | None]:
+        """Run `tokens` [1, w] through the target: logits, and the hidden rows that this drafter reads.
+
+        The taps are set each time, since others use the target between rounds.
+        """
+        self._target.tap(self._drafter.taps if self._drafter else ())
+        return self._target.forward(tokens, sequence.cache)
+
     def submit(self, sequence: Sequence, room: int) -> Submission:
         """Start the next round; `room` bounds its proposals."""
         match = sequence.index.match() if sequence.index is not None and room > 0 else NO_MATCH
@@ -105,7 +113,7 @@ class Rounds:
         """Start the target's forward; `ahead` tokens of the answer are still unread, `noise` is of its places."""
         start = sequence.cache.length
         tokens = anchor if proposals is None else mx.concatenate([anchor, proposals])
-        logits, rows = self._target.forward(tokens[None], sequence.cache)
+        logits, rows = self.feed(sequence, tokens[None])
         verified = 0 if proposals is None else int(proposals.shape[0])
         if noise is None:
             noise = self._chooser.noise(len(sequence.stop.tokens) + ahead, 1 + verified)

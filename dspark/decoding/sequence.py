@@ -21,15 +21,13 @@ class Sequence:
         cache: TargetCache,
         context: DrafterContext | None,
         stop: StopRule,
-        *,
-        lookup: bool,
     ) -> None:
         self.prompt = prompt
         self.cache = cache
         self.context = context
         self.stop = stop
         self.tally = Tally(len(prompt))
-        self.index = LookupIndex(prompt) if lookup else None
+        self.index: LookupIndex | None = None
         self.anchor = prompt[-1]
         self.logprobs: list[TokenLogprob] = []
 

@@ -153,7 +153,7 @@ class DrafterConfig:
                 raise PairingError(
                     f"the drafter is for a target of {what} {mine}, this model has {theirs}; give this model's drafter"
                 )
-        if self.mask_id >= vocabulary:
+        if not 0 <= self.mask_id < vocabulary:
             raise PairingError(
                 f"the drafter's mask id {self.mask_id} is outside the model's vocabulary of {vocabulary}"
             )

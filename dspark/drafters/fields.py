@@ -1,5 +1,6 @@
 """The parts that drafter packagings share, validated by name."""
 
+import math
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -9,6 +10,8 @@ from dspark.drafters.rope import rope_scaling
 from dspark.errors import DrafterFormatError
 
 Positive = Field(gt=0)
+# Far above any drafter that exists; what lies beyond is a broken file that would exhaust memory.
+Few = Field(gt=0, le=256)
 _ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
     "silu": "silu",
     "swish": "silu",
@@ -29,7 +32,7 @@ class Backbone(Fields):
     hidden_size: int = Positive
     target_hidden_size: int | None = None
     intermediate_size: int = Positive
-    num_hidden_layers: int = Positive
+    num_hidden_layers: int = Few
     num_attention_heads: int = Positive
     num_key_value_heads: int = Positive
     head_dim: int = Positive
@@ -50,6 +53,8 @@ class Backbone(Fields):
             raise DrafterFormatError("the drafter's config lacks rope_theta; a guessed one would ruin its drafts")
         if nested is not None and self.rope_theta is not None and nested != self.rope_theta:
             raise DrafterFormatError(f"the drafter's config gives two rope_theta, {self.rope_theta:g} and {nested:g}")
+        if not 0.0 < theta < math.inf:
+            raise DrafterFormatError(f"the drafter's config gives a rope_theta of {theta:g}, which turns nothing")
         return float(theta)
 
     def rope(self, *, scaled: bool, traditional: bool = False) -> RopeConfig:
@@ -64,6 +69,11 @@ class Backbone(Fields):
         if self.hidden_act not in _ACTIVATIONS:
             raise DrafterFormatError(
                 f"the drafter's hidden_act {self.hidden_act} is not supported; known are {', '.join(_ACTIVATIONS)}"
+            )
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise DrafterFormatError(
+                f"the drafter's num_attention_heads {self.num_attention_heads} is no multiple of its "
+                f"num_key_value_heads {self.num_key_value_heads}"
             )
         return {
             "hidden_size": self.hidden_size,
@@ -110,7 +120,7 @@ class Windows(Fields):
 class Block(Fields):
     """What a drafter reads of its target, and how wide its block is."""
 
-    block_size: int = Positive
+    block_size: int = Few
     mask_token_id: int = Field(ge=0)
     target_layer_ids: list[int]
     num_target_layers: int | None = None

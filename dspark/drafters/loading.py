@@ -53,7 +53,7 @@ def bind(
     config = reading or checkpoint.config
     check_options(bits, window)
     check_target(config, target)
-    dtype = target.embedding(mx.array([[0]])).dtype
+    dtype = target.dtype
     weights = _typed(checkpoint.tensors(), config, dtype)
     d2t = _mapping(weights, config, target.vocabulary)
     embedding = _table(weights, "embed_tokens.weight", (target.vocabulary, config.hidden_size))
@@ -128,10 +128,10 @@ def _mapping(weights: dict[str, mx.array], config: DrafterConfig, vocabulary: in
         raise DrafterFormatError(
             f"d2t has shape {list(offsets.shape)}, the draft vocabulary has {config.draft_vocabulary} ids"
         )
-    ids = mx.arange(offsets.shape[0], dtype=mx.int32) + offsets.astype(mx.int32)
+    ids = mx.arange(offsets.shape[0], dtype=mx.int64) + offsets.astype(mx.int64)
     if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
         raise PairingError(f"d2t maps outside the vocabulary of {vocabulary}; the drafter belongs to another target")
-    return ids
+    return ids.astype(mx.int32)
 
 
 def _table(weights: dict[str, mx.array], name: str, shape: tuple[int, int]) -> mx.array | None:
@@ -167,6 +167,9 @@ def _fill(model: DrafterModel, weights: dict[str, mx.array]) -> None:
                 f"{name} has shape {list(value.shape)}, the config says {list(expected[name].shape)}"
             )
     model.load_weights(list(weights.items()))
+    unusable = [name for name, value in weights.items() if not bool(mx.isfinite(value).all())]
+    if unusable:
+        raise DrafterFormatError(f"the drafter's {_some(unusable)} holds values that are not finite; fetch it again")
 
 
 def _some(names: list[str]) -> str:

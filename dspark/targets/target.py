@@ -39,6 +39,7 @@ class Target:
         recorder = Recorder(model)
         self.recorder = recorder if recorder.hears else None
         self._taps: HiddenTaps | None = None
+        self._known_taps: dict[tuple[int, ...], HiddenTaps] = {}
         self._depth: int | None = None
 
     @classmethod
@@ -53,11 +54,21 @@ class Target:
             tokenizer = load_tokenizer(
                 path, {"trust_remote_code": trust_remote_code}, eos_token_ids=config.get("eos_token_id")
             )
+            target = cls(model, tokenizer, config, path, kv_bits=kv_bits)
+            target.check()
         except json.JSONDecodeError as error:
             raise CheckpointError(f"{path} has a broken JSON file ({error}); fetch the model again") from error
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
-            raise CheckpointError(f"{path} cannot be loaded as a model: {_first_line(error)}") from error
-        return cls(model, tokenizer, config, path, kv_bits=kv_bits)
+        except Exception as error:  # whatever a broken folder makes the libraries raise
+            raise CheckpointError(
+                f"{path} cannot be loaded as a model ({_first_line(error)}); fetch the model again, or take another"
+            ) from error
+        return target
+
+    def check(self) -> None:
+        """Read everything that later code takes for granted. Raises whatever is wrong."""
+        assert self.vocabulary > 0 and self.hidden_size > 0 and self.context_window > 1 and self.layers
+        assert all(token >= 0 for token in self.eos)
+        _ = self.dtype
 
     @property
     def layers(self) -> list[nn.Module]:
@@ -94,6 +105,16 @@ class Target:
     def eos(self) -> frozenset[int]:
         """Ids that end an answer."""
         return frozenset(int(token) for token in self.tokenizer.eos_token_ids)
+
+    @property
+    def dtype(self) -> mx.Dtype:
+        """The type that its logits, and so its residual stream, are computed in (nothing is evaluated)."""
+        return self.model(mx.array([[0]]), cache=make_prompt_cache(self.model)).dtype
+
+    @property
+    def quantized_bits(self) -> int | None:
+        """Bits of its quantized layers (of the narrowest), or None without any."""
+        return min((module.bits for module in self.model.modules() if hasattr(module, "bits")), default=None)
 
     @property
     def family(self) -> str:
@@ -139,8 +160,10 @@ class Target:
         return TargetCache(make_prompt_cache(self.model), self.model, self.recorder, self.kv_bits)
 
     def tap(self, ids: tuple[int, ...]) -> None:
-        """Choose which hidden rows `forward` reports; the empty tuple turns reporting off."""
-        self._taps = HiddenTaps(self.layers, ids) if ids else None
+        """Choose which hidden rows `forward` reports from now on; the empty tuple turns reporting off."""
+        if ids and ids not in self._known_taps:
+            self._known_taps[ids] = HiddenTaps(self.layers, ids)
+        self._taps = self._known_taps[ids] if ids else None
 
     def forward(self, tokens: mx.array, cache: TargetCache) -> tuple[mx.array, mx.array | None]:
         """Run `tokens` [1, w] on top of `cache`; returns logits [1, w, V] and tapped rows [1, w, taps * d] (lazy).
@@ -162,7 +185,12 @@ class Target:
         """
         if self.tokenizer.has_chat_template:
             messages = [{"role": "user", "content": prompt}]
-            ids = list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True))
+            try:
+                ids = list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True))
+            except Exception as error:  # templates are programs of the checkpoint's
+                raise PromptError(
+                    f"the model's chat template cannot render this prompt ({_first_line(error)}); fetch the model again"
+                ) from error
         else:
             ids = list(self.tokenizer.encode(prompt))
         if not ids:

@@ -55,7 +55,8 @@ class DraftAcceptance:
                 self._by_confidence[self._bin(confidences[k])].observe(success)
 
     def _bin(self, confidence: float) -> int:
-        return min(int(confidence * self._BINS), self._BINS - 1)
+        # A confidence that is no number is none.
+        return min(int(confidence * self._BINS), self._BINS - 1) if confidence > 0.0 else 0
 
 
 class LookupAcceptance:

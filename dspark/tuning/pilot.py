@@ -148,8 +148,6 @@ class AutoPilot:
         if room <= 0:
             return PLAIN
         lookup, lookup_gain = self._best_lookup(match_length, min(match_tokens, room))
-        if self._block and self._parked:
-            self._parked -= 1
         if self._drafting and self._gain > max(lookup_gain, 0.0):
             return Plan("drafter", min(self._block, room))
         return lookup
@@ -183,6 +181,8 @@ class AutoPilot:
         return self._best_count(self._drafts.survival(confidences, count))[0]
 
     def observe(self, outcome: Outcome) -> None:
+        # Counted here and not when planning: rounds that were fed ahead are never planned.
+        self._parked = max(self._parked - 1, 0)
         cost = self._steps(1 + outcome.verified)
         if outcome.source == "drafter":
             cost += self._costs.draft_ms(outcome.cap) / self._costs.plain_ms
@@ -203,6 +203,6 @@ class AutoPilot:
             self._park_rounds = self._FIRST_PARK_ROUNDS
 
     def surely_plain(self, match_length: int) -> bool:
-        if self._block and self._parked <= 2:
+        if self._block and self._parked < 2:
             return False
         return not self._lookup or self._best_lookup(match_length + 1, match_length + 1)[0] is PLAIN

@@ -83,10 +83,10 @@ class Constant:
         monkeypatch.setattr(type(self.target), "eos", frozenset())
 
     def _forward(self, tokens, cache, logits):
-        for entry in cache.entries:
-            rows = tokens[:, None, :, None].astype(mx.float32)
-            entry.update_and_fetch(rows, rows)
-        cache.advance(tokens.shape[1])
+        with cache.writing(tokens):
+            for entry in cache.entries:
+                rows = tokens[:, None, :, None].astype(mx.float32)
+                entry.update_and_fetch(rows, rows)
         return mx.broadcast_to(logits, (1, tokens.shape[1], len(LAW))), tokens[..., None].astype(mx.float32)
 
 

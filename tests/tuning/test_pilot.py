@@ -134,3 +134,14 @@ def test_costs_are_interpolated_and_extrapolated():
     assert FLAT.verify_ms(32) == pytest.approx(14.0)
     assert CostModel(((1, 7.0),), (), "x").verify_ms(9) == 7.0
     assert FLAT.draft_ms(0) == 0.0 and CostModel(((1, 7.0),), (), "x").draft_ms(3) == 0.0
+
+
+def test_parking_ends_even_where_rounds_are_fed_ahead_without_being_planned():
+    """As the loop does it: a round that is surely plain is submitted before the one before it is read."""
+    pilot, drafted, ahead = AutoPilot(STEEP, max_cap=32, block=7, lookup=False), 0, False
+    for _ in range(400):
+        plan = PLAIN if ahead else pilot.plan(0, 0, 1000)
+        drafted += plan.source == "drafter"
+        ahead = plan.source == "plain" and pilot.surely_plain(0)
+        pilot.observe(Outcome(plan.source, plan.cap, 1 if plan.source == "drafter" else 0, 0, 0, (0.5,) * plan.cap))
+    assert 8 <= drafted <= 40
