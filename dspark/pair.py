@@ -187,6 +187,11 @@ def _find_target(options: LoadOptions, notes: list[str]) -> Path:
     return demo.target(precision)
 
 
+def drafter_memory() -> Path:
+    """Where trials of drafters are remembered."""
+    return shelves.home() / "drafters.json"
+
+
 def _load_drafter(
     options: LoadOptions, known: registry.Pair | None, target: Target, notes: list[str]
 ) -> tuple[BlockDrafter | None, str | None]:
@@ -202,7 +207,7 @@ def _load_drafter(
             path = Path(name).expanduser()
             if path.suffix.lower() != ".gguf":
                 path = resolve(name, kind="drafter", trust_remote_code=options.trust_remote_code)
-            opened = open_drafter(path, target, bits=bits, window=window, memory=shelves.home() / "drafters.json")
+            opened = open_drafter(path, target, bits=bits, window=window, memory=drafter_memory())
         probe_taps(target, opened.drafter.taps, target.hidden_size)
     except UsageError:
         raise

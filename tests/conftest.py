@@ -8,6 +8,17 @@ import pytest
 REFERENCE_HEADS = Path(os.environ.get("MLX_DSPARK_REFERENCE_HEADS", Path(__file__).parents[2] / "shared" / "models"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_drafter_memory(tmp_path_factory):
+    """What tests find out about their drafters is not for the user's home."""
+    from dspark import pair
+
+    with pytest.MonkeyPatch.context() as patch:
+        memory = tmp_path_factory.mktemp("memory") / "drafters.json"
+        patch.setattr(pair, "drafter_memory", lambda: memory)
+        yield
+
+
 @pytest.fixture(scope="session")
 def reference_heads() -> Path:
     """The folder of reference heads with their fixtures, which is too large to keep here."""

@@ -18,7 +18,7 @@ class SpeculationOptions:
     """A caller's wishes; `None` and `auto` leave the choice to the loaded pair.
 
     `cap` bounds the proposals verified in one round, `lookup` allows draft-free continuations from the context,
-    `confidence` stops a draft where the head's own estimate of acceptance falls below it (0 to 1, 0 disables).
+    `confidence` stops a draft where the head's estimate that all of it survives falls below it (0 to 1, 0 disables).
     """
 
     mode: Mode = "auto"

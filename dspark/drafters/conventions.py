@@ -30,6 +30,8 @@ _FLOOR = 0.1
 # Standard errors by which another reading must be accepted more than the likelier one.
 _CLEARLY = 2.0
 _FINGERPRINT_BYTES = 1 << 20
+# Remembered of a drafter with nothing to try out that is accepted.
+SOUND = "accepted"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Opened:
 def open_drafter(
     path: Path, target: Target, *, bits: Bits = "auto", window: Window = "auto", memory: Path | None = None
 ) -> Opened:
-    """Load the drafter at `path`, trying out whatever its packaging leaves open.
+    """Load the drafter at `path`, trying out whatever its packaging leaves open, and whether it is accepted at all.
 
     `memory` is a JSON file of earlier results, by checkpoint; it is made if need be, and a file that cannot be read or
     written only costs the trial again.
@@ -61,15 +63,29 @@ def open_drafter(
     """
     checkpoint = read(path)
     possible = [reading for reading in readings(checkpoint.config) if _fits(reading.config, target)]
-    if len(possible) < 2:
-        return Opened(bind(checkpoint, target, bits=bits, window=window), None)
-    key = fingerprint(path)
+    key = f"{fingerprint(path)} for {hashlib.sha256(json.dumps(target.config, sort_keys=True).encode()).hexdigest()}"
     known = _recall(memory).get(key)
+    if len(possible) < 2:
+        drafter = bind(checkpoint, target, bits=bits, window=window)
+        return Opened(drafter, None if known == SOUND else _smoke(drafter, target, memory, key))
     remembered = next((reading for reading in possible if reading.name == known), None)
     if remembered is not None:
         drafter = bind(checkpoint, target, bits=bits, window=window, reading=remembered.config)
         return Opened(drafter, f"the drafter is read with {remembered.name}, as tried out before")
     return _settle(checkpoint, target, possible, bits, window, memory, key)
+
+
+def _smoke(drafter: BlockDrafter, target: Target, memory: Path | None, key: str) -> str | None:
+    """Nothing is open; what remains is to see that the target accepts anything. Shapes alone do not make a pair."""
+    prompt = target.encode_chat(_PROMPT)
+    counts = accepted_tokens(drafter, target, prompt, greedy_answer(target, prompt, _TEXT_TOKENS))
+    mean = sum(counts) / max(len(counts), 1)
+    if counts and mean < _FLOOR:
+        return (
+            f"the drafter is accepted next to never ({mean:.2f} tokens a draft): it probably belongs to another model"
+        )
+    _remember(memory, key, SOUND)
+    return None
 
 
 def readings(config: DrafterConfig) -> list[Reading]:

@@ -5,6 +5,8 @@ At temperature 0 every choice made here is lossless; it only decides the speed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from typing import Literal, Protocol
 
 from dspark.tuning.acceptance import DraftAcceptance, LookupAcceptance
@@ -37,10 +39,14 @@ class Outcome:
 
 
 def confident_prefix(confidences: Sequence[float] | None, count: int, threshold: float) -> int:
-    """How many of `count` proposals come before the first whose confidence is below `threshold` (0: all of them)."""
+    """How many of `count` proposals to keep: as long as the chance that all of them survive is at least `threshold`.
+
+    That chance is the product of the confidences up to there; a threshold of 0 keeps all.
+    """
     if confidences is None or threshold <= 0:
         return count
-    return next((k for k, confidence in enumerate(confidences[:count]) if confidence < threshold), count)
+    survival = accumulate(confidences[:count], mul)
+    return next((k for k, chance in enumerate(survival) if chance < threshold), count)
 
 
 class Pilot(Protocol):

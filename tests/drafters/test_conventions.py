@@ -7,6 +7,7 @@ import mlx.core as mx
 import pytest
 from tiny import DEEPSPEC, head_weights, random_weights, speculators_config, write_head, write_llama
 
+from dspark.drafters import conventions
 from dspark.drafters.conventions import _PROMPT, fingerprint, greedy_answer, open_drafter, preferred, readings
 from dspark.drafters.packaging import translate
 from dspark.hub import demo
@@ -69,12 +70,12 @@ def test_a_drafter_that_is_never_accepted_is_reported_and_not_remembered(target,
 
 
 def test_nothing_open_is_nothing_tried(target, tmp_path):
-    opened = open_drafter(write_head(tmp_path / "a"), target, memory=tmp_path / "m.json")
-    assert opened.note is None
+    opened = open_drafter(write_head(tmp_path / "a"), target)
+    assert opened.note is None or "another model" in opened.note  # a random head may be right by chance
     # Numbered from 0, the last tap would be one that this target does not have.
-    opened = open_drafter(write_head(tmp_path / "b", speculators_config()), target, memory=tmp_path / "m.json")
-    assert (opened.note, opened.drafter.taps) == (None, (0, 2, 4))
-    assert not (tmp_path / "m.json").exists()
+    opened = open_drafter(write_head(tmp_path / "b", speculators_config()), target)
+    assert opened.drafter.taps == (0, 2, 4)
+    assert opened.note is None or "numbered" not in opened.note
 
 
 def test_what_was_found_is_remembered_for_this_checkpoint_only(target, tmp_path):
@@ -84,11 +85,12 @@ def test_what_was_found_is_remembered_for_this_checkpoint_only(target, tmp_path)
     first = open_drafter(folder, target, memory=memory)
     assert "by trial" in first.note
     known = json.loads(memory.read_text())
-    assert list(known) == [fingerprint(folder)] and known[fingerprint(folder)] in first.note
+    (key,) = known
+    assert key.startswith(fingerprint(folder)) and known[key] in first.note
     assert "tried out before" in open_drafter(folder, target, memory=memory).note
     # The memory is believed: another entry gives another reading.
     other = next(r for r in readings(translate(config)) if r.config.layout == "next")
-    memory.write_text(json.dumps({fingerprint(folder): other.name}))
+    memory.write_text(json.dumps({key: other.name}))
     assert open_drafter(folder, target, memory=memory).drafter.config.layout == "next"
     # A changed checkpoint is another one, and a broken memory costs no more than the trial.
     (folder / "config.json").write_text(json.dumps({**config, "note": "changed"}))
@@ -125,3 +127,24 @@ def test_a_trained_head_is_read_as_it_was_trained(reference_heads, demo_engine, 
     assert opened.drafter.taps == (1, 8, 15, 22, 28)
     shipped = open_drafter(demo.head(), target)
     assert shipped.drafter.taps == (1, 8, 15, 22, 28)
+
+
+def test_a_drafter_that_is_never_accepted_is_reported_once_a_load_and_a_sound_one_only_tried_once(
+    tmp_path, monkeypatch
+):
+    """M1: shapes fit, nothing is open, and still nothing it says is right (or everything is)."""
+    target = Target.load(write_llama(tmp_path / "llama"))
+    head, memory = write_head(tmp_path / "head"), tmp_path / "memory.json"
+    tried = []
+
+    def accepted(drafter, target, prompt, answer):
+        tried.append(1)
+        return outcome
+
+    monkeypatch.setattr(conventions, "accepted_tokens", accepted)
+    outcome = [0] * 30
+    for _ in range(2):
+        assert "another model" in open_drafter(head, target, memory=memory).note
+    outcome = [2] * 30
+    assert [open_drafter(head, target, memory=memory).note for _ in range(3)] == [None] * 3
+    assert len(tried) == 3

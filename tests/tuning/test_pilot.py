@@ -94,6 +94,7 @@ def test_fixed_caps_prefer_a_long_match_and_obey_confidence():
     assert pilot.plan(9, 9, 0) == PLAIN
     assert pilot.plan(0, 0, 3) == Plan("drafter", 3)
     assert pilot.trim((0.9, 0.6, 0.4, 0.9), 4) == 2
+    assert pilot.trim((0.8, 0.8, 0.8, 0.9), 4) == 3  # the chance of all of them counts: 0.8, 0.64, 0.512, 0.46
     assert FixedPilot(4, drafter=True, lookup=False).trim((0.0,) * 4, 4) == 4
     assert FixedPilot(4, drafter=False, lookup=True).plan(0, 0, 9) == PLAIN
 
