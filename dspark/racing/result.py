@@ -58,8 +58,15 @@ class RaceResult:
 
     @property
     def verdict(self) -> Outcome | None:
-        """The worst outcome of all comparisons; None where there was nothing to compare."""
-        return worst(check.outcome for check in self.checks)
+        """The worst outcome of all comparisons.
+
+        None where no answer was held against plain decoding's, and where plain decoding failed on the way: what it did
+        not answer cannot be called equal. A divergence that was found by then stands.
+        """
+        if all(check.arm == check.against for check in self.checks):
+            return None
+        outcome = worst(check.outcome for check in self.checks)
+        return None if self.baseline in self.failures and outcome != "diverged" else outcome
 
     @property
     def classes(self) -> list[str]:

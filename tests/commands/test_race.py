@@ -90,6 +90,7 @@ def test_what_cannot_be_meant_is_one_line_and_exit_2_before_a_model_is_loaded(
         (hold(diverging(1e-6)), 0),
         (hold(diverging(1.5)), 3),
         (hold(ScriptedDecoder(broken=("lookup",))), 1),
+        (hold(ScriptedDecoder(broken=("baseline",))), 1),
         (hold(ScriptedDecoder(broken=("baseline", "lookup", "dspark"))), 1),
     ],
 )

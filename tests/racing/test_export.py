@@ -54,6 +54,12 @@ def test_figures_that_are_no_numbers_are_null() -> None:
     assert [arm["error"] for arm in document["arms"]] == [None, "lookup went wrong; load another model", None]
 
 
+def test_a_failed_baseline_has_no_verdict_in_either_export() -> None:
+    result = hold(ScriptedDecoder(broken=("baseline",)))
+    assert read(result)["summary"]["verdict"] is None
+    assert "**no verdict: plain decoding failed**" in to_markdown(result)
+
+
 def test_a_divergence_comes_with_its_evidence() -> None:
     document = read(hold(diverging()))
     assert document["summary"]["verdict"] == "diverged"

@@ -14,7 +14,23 @@ def test_the_verdict_is_the_worst_of_all_comparisons() -> None:
 def test_without_a_second_answer_there_is_nothing_to_compare() -> None:
     alone = hold(None, "baseline", trials=1)
     assert alone.verdict is None and alone.repeatable("baseline") is None
-    assert hold(None, "baseline", trials=2).verdict == "identical"
+    assert hold(None, "baseline", trials=2).verdict is None, "plain decoding is not compared with itself only"
+
+
+def test_without_plain_decoding_there_is_no_verdict_whatever_the_arms_say_of_themselves() -> None:
+    result = hold(ScriptedDecoder(broken=("baseline",)))
+    assert result.repeatable("lookup") is True
+    assert result.verdict is None and result.against_baseline("lookup") is None
+    assert report.verdict(result) == "no verdict: plain decoding failed"
+
+
+@pytest.mark.parametrize(("decoder", "verdict"), [(ScriptedDecoder(), None), (diverging(1.5), "diverged")])
+def test_plain_decoding_that_fails_on_the_way_leaves_only_a_divergence_standing(decoder, verdict) -> None:
+    race = runner(decoder)
+    for _ in race.run():
+        if len(race.trials) == 5:
+            decoder.broken = ("baseline",)
+    assert result_of(race).verdict == verdict
 
 
 def test_an_arm_is_judged_by_itself() -> None:
