@@ -64,6 +64,24 @@ def test_a_race_cut_short_is_summarised_and_its_ties_are_not_followed() -> None:
     assert result.table["dspark"]["chat"].end_to_end is not None
 
 
+def test_an_error_while_comparing_keeps_the_figures_and_leaves_no_verdict() -> None:
+    race = runner(diverging(1e-6))
+    list(race.run())
+    race.decoder.broken, race.decoder.error = ("baseline",), RuntimeError("out of memory\nmore")
+    result = result_of(race)
+    assert result.failures == {"baseline": "comparing the answers: RuntimeError: out of memory"}
+    assert result.verdict is None and len(result.trials) == 18
+    assert result.table["dspark"]["chat"].end_to_end is not None
+
+
+def test_an_answer_whose_rest_was_not_compared_says_so_in_a_warning() -> None:
+    race = runner(diverging(1e-6))
+    list(race.run())
+    assert "unread" not in {warning.kind for warning in result_of(race).warnings}
+    (said,) = (warning for warning in result_of(race, interrupted=True).warnings if warning.kind == "unread")
+    assert said.message.startswith("96 tokens behind ties")  # 6 answers of 20, compared up to the fourth token
+
+
 def test_evidence_names_both_tokens_the_position_and_the_gap() -> None:
     result = hold(diverging(1.5))
     (line, *more) = report.evidence(result)
