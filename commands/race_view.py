@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -111,11 +112,19 @@ class LiveView:
         )
 
     def __enter__(self) -> LiveView:
-        self._live.start()
+        try:
+            self._live.start()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._live.stop()
+        with suppress(OSError):  # the terminal may have left
+            try:
+                self._live.stop()
+            finally:  # whatever ended the display half way
+                self._console.show_cursor(True)
 
     def show(self, progress: Progress) -> None:
         from dspark.decoding.events import RoundCommitted, Text
