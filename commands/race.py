@@ -148,8 +148,9 @@ def race(
         context_window=loaded.context_window,
         sampling=sampling,
     )
+    watched, stamped = view(entrants), stamp()
     with Interrupts() as interrupts:
-        result = drive(runner, view(entrants), setup, loaded, stamp(), interrupts)
+        result = drive(runner, watched, setup, loaded, stamped, interrupts)
         code = exit_code(result, interrupts.received)
         try:
             written = publish(result, json_file, markdown_file)
@@ -209,7 +210,7 @@ def publish(result: RaceResult, json_file: str | None, markdown_file: str | None
             try:
                 write(text(result), Path(target))
             except StorageError as error:
-                failed.append(error)
+                failed.append(str(error))
     try:
         taken = STDOUT in (json_file, markdown_file)
         print_race(result, stderr_console() if taken else stdout_console())
@@ -220,8 +221,8 @@ def publish(result: RaceResult, json_file: str | None, markdown_file: str | None
             for line in to_markdown(result).rstrip("\n").split("\n"):
                 print_verbatim(console, line)
     finally:
-        for error in failed:
-            print_lines(stderr_console(), f"mlx-dspark: {error}", style="red")
+        for message in failed:
+            print_lines(stderr_console(), f"mlx-dspark: {message}", style="red")
     return not failed
 
 
