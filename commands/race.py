@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Option
 
 from dspark.commands.interrupts import Interrupts, let_go
-from dspark.commands.race_view import View, folded, view
+from dspark.commands.race_view import View, folded, table_width, view
 from dspark.commands.rendering import print_lines, print_verbatim, stderr_console, stdout_console, table
 from dspark.errors import StorageError, UsageError
 
@@ -269,17 +269,26 @@ def _print_figures(console: Console, result: RaceResult, klass: str) -> None:
     print_lines(console, report.heading(result, klass), style="bold")
     wide = console.width >= WIDE
     for columns in (report.SPEED + report.PARTS,) if wide else (report.SPEED, report.PARTS):
-        names = tuple(name.replace(" ", "\n", 1) for name, _ in columns)  # numbers are narrow, and so are terminals
+        names = tuple(name for name, _ in columns)
         _print_table(console, ("arm", *names), report.rows(result, klass, columns), names)
 
 
 def _print_table(
     console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], numeric: tuple[str, ...] = ()
 ) -> None:
-    drawn = table(*head, numeric=numeric)
+    """A table, or a line a cell where the terminal is too narrow for it: a number cut short is another number."""
+    rows = [(folded(label), *cells) for label, *cells in rows]
+    names = [name.replace(" ", "\n", 1) if name in numeric else name for name in head]  # numbers are narrow
+    if table_width(names, rows, [name in numeric for name in head]) > console.width:
+        for row in rows:
+            for name, cell in zip(head, row, strict=True):
+                print_lines(console, f"{name}: {' '.join(cell.split())}")
+            console.print()
+        return
+    drawn = table(*names, numeric=tuple(name for name, old in zip(names, head, strict=True) if old in numeric))
     drawn.show_edge, drawn.pad_edge, drawn.collapse_padding = False, False, True
-    for label, *cells in rows:
-        drawn.add_row(folded(label), *cells)
+    for row in rows:
+        drawn.add_row(*row)
     console.print(drawn)
 
 

@@ -22,7 +22,7 @@ from scripted_race import STAMP, diverging, hold, runner, setup_of  # noqa: E402
 
 from dspark.commands.app import run  # noqa: E402
 from dspark.commands.interrupts import SIGNALS, Interrupts  # noqa: E402
-from dspark.commands.race import drive, exit_code, publish  # noqa: E402
+from dspark.commands.race import drive, exit_code, print_race, publish  # noqa: E402
 from dspark.commands.race_view import LiveView, QuietView, View, view  # noqa: E402
 from dspark.racing.result import RaceResult  # noqa: E402
 from dspark.racing.runner import Runner  # noqa: E402
@@ -179,6 +179,38 @@ def test_a_report_fits_the_terminal_in_a_c_locale_without_colour(columns: str) -
     joined = "".join(done.stdout.split())
     for number in ("20.0", "2.00", "1.90", "11"):
         assert number in joined
+
+
+@pytest.mark.parametrize("columns", range(20, 60, 3))
+def test_no_number_is_cut_on_a_narrow_terminal(columns: int) -> None:
+    decoder = ScriptedDecoder(seconds=lambda mode, tokens: 1e-4 * tokens / (2 if mode == "dspark" else 1))
+    result, out = hold(decoder, "lookup", "dspark:cap=4,lookup=off", trials=3), io.StringIO()
+    print_race(result, Console(file=out, width=columns, highlight=False))
+    shown = out.getvalue()
+    whole = re.findall(r"[0-9.%]+", shown)
+    for rate in ("10000.0", "20000.0", "12666.7", "25333.3"):
+        assert whole.count(rate) >= 3, rate
+    assert max(map(len, shown.splitlines())) <= max(columns, 24)  # the longest word, an arm, stays whole in sentences
+
+
+def test_a_terminal_of_20_columns_gets_a_line_a_cell() -> None:
+    out = io.StringIO()
+    print_race(hold(), Console(file=out, width=20, highlight=False))
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    for line in ("arm: dspark", "tok/s: 20.0", "ratio: 2.00", "prompt ms: 250", "tokens a round: 1.90", "forwards: 11"):
+        assert line in lines
+
+
+@pytest.mark.parametrize("columns", [20, 24, 30, 40])
+def test_the_lanes_keep_their_numbers_on_a_narrow_terminal(columns: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=columns, color_system=None)
+    race = runner(ScriptedDecoder(), trials=1)
+    live = LiveView(console, race.entrants)
+    for progress in race.run():
+        live.show(progress)
+    console.print(live._draw())
+    assert {"10.0", "20.0", "1.00", "2.00"} <= set(re.findall("[0-9.]+", out.getvalue()))
 
 
 def test_a_quiet_view_says_a_line_a_trial_and_no_control_character() -> None:
