@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import datetime
+import errno
+import os
 import shlex
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
-from dspark.commands.race_view import View, folded, view
+from dspark.commands.interrupts import Interrupts, let_go
+from dspark.commands.race_view import View, folded, table_width, view
 from dspark.commands.rendering import print_lines, print_verbatim, stderr_console, stdout_console, table
-from dspark.errors import UsageError
+from dspark.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dspark.racing.result import RaceResult
+    from dspark.engine import Loaded
+    from dspark.racing.result import RaceResult, Setup
     from dspark.racing.runner import Runner
 
 DEMO = "demo"
@@ -86,7 +91,7 @@ def race(
 ) -> int:
     """Race plain decoding against speculation, and check that the output is the same.
 
-    Exit code: 0 identical or tied, 3 diverged, 1 error, 2 usage, 130 interrupted.
+    Exit code: 0 identical or tied, 3 diverged, 1 error, 2 usage, 130 interrupted (143 by SIGTERM, 129 by SIGHUP).
 
     Examples:
 
@@ -96,9 +101,8 @@ def race(
     """
     from dspark.decoding.request import Sampling
     from dspark.racing.arms import default_arms, enter, parse_all
-    from dspark.racing.conditions import Watch
     from dspark.racing.prompts import gather
-    from dspark.racing.result import Setup, conclude
+    from dspark.racing.result import Setup
     from dspark.racing.runner import Runner
 
     for name, count in (("--max-tokens", max_tokens), ("--trials", trials)):
@@ -144,11 +148,18 @@ def race(
         context_window=loaded.context_window,
         sampling=sampling,
     )
-    with Watch() as watch:
-        interrupted = drive(runner, view(entrants))
-    result = conclude(runner, setup, loaded, stamp(), watch.conditions, interrupted)
-    publish(result, json_file, markdown_file)
-    return exit_code(result)
+    watched, stamped = view(entrants), stamp()
+    with Interrupts() as interrupts:
+        result = drive(runner, watched, setup, loaded, stamped, interrupts)
+        code = exit_code(result, interrupts.received)
+        try:
+            written = publish(result, json_file, markdown_file)
+        except OSError:
+            if not interrupts.hung_up:
+                raise
+            let_go()
+            return code
+        return code if written else code or 1
 
 
 def _number_or_auto(flag: str, value: str) -> int | Literal["auto"]:
@@ -159,31 +170,60 @@ def _number_or_auto(flag: str, value: str) -> int | Literal["auto"]:
     return int(value)
 
 
-def drive(runner: Runner, watched: View) -> bool:
-    """Run the race before the user's eyes; True when it was interrupted, with what was recorded kept."""
+def drive(
+    runner: Runner,
+    watched: View,
+    setup: Setup,
+    loaded: Loaded,
+    stamp: Mapping[str, Any],
+    interrupts: Interrupts,
+) -> RaceResult:
+    """Run the race before the user's eyes and conclude it. An interrupt cuts it short, and keeps what was recorded."""
+    from dspark.racing.conditions import Watch
+    from dspark.racing.result import conclude
+
+    watch = Watch()
     try:
-        with watched, closing(runner.run()) as race_under_way:
+        with watch, watched, closing(runner.run()) as race_under_way:
             for progress in race_under_way:
+                interrupts.check()
                 watched.show(progress)
+        result = conclude(runner, setup, loaded, stamp, watch.conditions)
+        interrupts.shield()
     except KeyboardInterrupt:
-        return True
-    return False
+        interrupts.shield()
+        result = conclude(runner, setup, loaded, stamp, watch.conditions, interrupted=True)
+    return result
 
 
-def publish(result: RaceResult, json_file: str | None, markdown_file: str | None) -> None:
-    """Print the tables and write the exports. A stdout that an export takes is left to it; the tables go to stderr."""
+def publish(result: RaceResult, json_file: str | None, markdown_file: str | None) -> bool:
+    """Write the exports and print the tables; False where a file could not be written, which is said last.
+
+    Files come first: nothing that befalls a terminal or a pipe can lose them. A stdout that an export takes is left to
+    it; the tables go to stderr.
+    """
     from dspark.racing.export import to_json, to_markdown, write
 
-    taken = STDOUT in (json_file, markdown_file)
-    print_race(result, stderr_console() if taken else stdout_console())
-    if markdown_file == STDOUT:
-        print_verbatim(stdout_console(), to_markdown(result).rstrip("\n"))
-    elif markdown_file is not None:
-        write(to_markdown(result), Path(markdown_file))
-    if json_file == STDOUT:
-        sys.stdout.write(to_json(result))
-    elif json_file is not None:
-        write(to_json(result), Path(json_file))
+    failed = []
+    for target, text in ((json_file, to_json), (markdown_file, to_markdown)):
+        if target is not None and target != STDOUT:
+            try:
+                write(text(result), Path(target))
+            except StorageError as error:
+                failed.append(str(error))
+    try:
+        taken = STDOUT in (json_file, markdown_file)
+        print_race(result, stderr_console() if taken else stdout_console())
+        if json_file == STDOUT:
+            sys.stdout.write(to_json(result))
+        if markdown_file == STDOUT:
+            console = stdout_console()
+            for line in to_markdown(result).rstrip("\n").split("\n"):
+                print_verbatim(console, line)
+    finally:
+        for message in failed:
+            print_lines(stderr_console(), f"mlx-dspark: {message}", style="red")
+    return not failed
 
 
 def print_race(result: RaceResult, console: Console) -> None:
@@ -213,10 +253,10 @@ def print_race(result: RaceResult, console: Console) -> None:
         print_lines(console, f"warning: {warning.message}", style="yellow")
 
 
-def exit_code(result: RaceResult) -> int:
-    """0 identical or tied, 3 diverged, 1 an arm failed, 130 interrupted."""
+def exit_code(result: RaceResult, received: int | None = None) -> int:
+    """0 identical or tied, 3 diverged, 1 an arm failed; interrupted, 128 and the signal `received` (Ctrl-C: 130)."""
     if result.interrupted:
-        return 130
+        return 128 + (received or signal.SIGINT)
     if result.verdict == "diverged":
         return 3
     return 1 if result.failures else 0
@@ -229,17 +269,26 @@ def _print_figures(console: Console, result: RaceResult, klass: str) -> None:
     print_lines(console, report.heading(result, klass), style="bold")
     wide = console.width >= WIDE
     for columns in (report.SPEED + report.PARTS,) if wide else (report.SPEED, report.PARTS):
-        names = tuple(name.replace(" ", "\n", 1) for name, _ in columns)  # numbers are narrow, and so are terminals
+        names = tuple(name for name, _ in columns)
         _print_table(console, ("arm", *names), report.rows(result, klass, columns), names)
 
 
 def _print_table(
     console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], numeric: tuple[str, ...] = ()
 ) -> None:
-    drawn = table(*head, numeric=numeric)
+    """A table, or a line a cell where the terminal is too narrow for it: a number cut short is another number."""
+    rows = [(folded(label), *cells) for label, *cells in rows]
+    names = [name.replace(" ", "\n", 1) if name in numeric else name for name in head]  # numbers are narrow
+    if table_width(names, rows, [name in numeric for name in head]) > console.width:
+        for row in rows:
+            for name, cell in zip(head, row, strict=True):
+                print_lines(console, f"{name}: {' '.join(cell.split())}")
+            console.print()
+        return
+    drawn = table(*names, numeric=tuple(name for name, old in zip(names, head, strict=True) if old in numeric))
     drawn.show_edge, drawn.pad_edge, drawn.collapse_padding = False, False, True
-    for label, *cells in rows:
-        drawn.add_row(folded(label), *cells)
+    for row in rows:
+        drawn.add_row(*row)
     console.print(drawn)
 
 
@@ -247,10 +296,28 @@ def _check_outputs(json_file: str | None, markdown_file: str | None) -> None:
     """Find out before the race whether its result can be written after it."""
     if json_file == markdown_file == STDOUT:
         raise UsageError("--json - and --markdown - both want stdout; give one of them a file")
+    paths = []
     for name, target in (("--json", json_file), ("--markdown", markdown_file)):
-        if target is None or target == STDOUT:
-            continue
-        path = Path(target)
-        if path.is_dir() or not path.parent.is_dir():
-            wrong = "is a folder" if path.is_dir() else "is in a folder that does not exist"
-            raise UsageError(f"{name} {target} {wrong}; give the path of a file")
+        if target is not None and target != STDOUT:
+            try:
+                _try_to_write(target)
+                paths.append(os.path.realpath(target))
+            except (OSError, ValueError) as error:
+                wrong = getattr(error, "strerror", None) or error
+                raise UsageError(f"{name} {target!r} cannot be written ({wrong}); give another file") from error
+    if len(paths) > len(set(paths)):
+        raise UsageError("--json and --markdown name the same file; give each its own")
+
+
+def _try_to_write(target: str) -> None:
+    """Raise the error that writing to `target` would raise; leaves nothing behind."""
+    if target.endswith(tuple(filter(None, (os.sep, os.altsep)))):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    path = Path(target)
+    there = os.path.lexists(target)
+    if there and path.exists() and not path.is_dir() and not path.is_file():
+        return  # a pipe or a device: opening it is felt at the other end
+    with path.open("ab"):
+        pass
+    if not there:
+        path.unlink()

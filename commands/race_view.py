@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from dspark.racing.runner import Progress
 
 DRAWINGS_PER_SECOND = 4
+GAP = 2  # columns between two cells
+EDGES = 4  # columns of a table's margins
+PIECE = 8  # columns below which a folded word is hard to read
 TAIL = 400  # characters of an answer that are kept for its lane
 
 
@@ -111,11 +115,19 @@ class LiveView:
         )
 
     def __enter__(self) -> LiveView:
-        self._live.start()
+        try:
+            self._live.start()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._live.stop()
+        with suppress(OSError):  # the terminal may have left
+            try:
+                self._live.stop()
+            finally:  # whatever ended the display half way
+                self._console.show_cursor(True)
 
     def show(self, progress: Progress) -> None:
         from dspark.decoding.events import RoundCommitted, Text
@@ -146,7 +158,12 @@ class LiveView:
         from rich.console import Group
         from rich.text import Text
 
-        drawn = table("arm", "tok/s", "tok/round", "answer", numeric=("tok/s", "tok/round"))
+        head = ("arm", "tok/s", "tok/round", "answer")
+        rows = [(folded(lane.label), *lane.cells[1:], "") for lane in self._lanes.values()]
+        if table_width(head, rows, (False, True, True, False)) + EDGES > self._console.width:
+            lanes = (lane.cells for lane in self._lanes.values())
+            return Group(Text(self._headline), *(Text(f"{arm}: {rate}, {rounds}/round") for arm, rate, rounds in lanes))
+        drawn = table(*head, numeric=head[1:3])
         room = max(self._console.width - 44, 12)
         for lane in self._lanes.values():
             label, *figures = lane.cells
@@ -158,6 +175,16 @@ class LiveView:
 def folded(label: str) -> str:
     """An arm's label for a narrow column, broken between its settings."""
     return label.replace(",", ",\n")
+
+
+def table_width(head: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> int:
+    """Columns that a table takes at least, with numbers whole and words in pieces of `PIECE`."""
+    width = GAP * (len(head) - 1)
+    for cells, whole in zip(zip(head, *rows, strict=True), numeric, strict=True):
+        pieces = [piece for cell in cells for piece in (cell.split("\n") if whole else cell.split())]
+        longest = max(map(len, pieces), default=0)
+        width += longest if whole else min(longest, PIECE)
+    return width
 
 
 def _tail(text: str, room: int) -> str:

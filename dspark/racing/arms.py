@@ -45,7 +45,7 @@ class Entrant:
 
 def parse(text: str) -> Arm:
     """Read one arm. Raises UsageError that names what is wrong and what is possible."""
-    label = text.strip()
+    label = " ".join(text.split())  # a tab or a newline among the settings would break a table
     name, colon, rest = label.partition(":")
     mode = _mode(label, name)
     if not colon:

@@ -3,14 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dspark.decoding.events import Finished
+from dspark.decoding.events import Finished, RoundCommitted
 from dspark.decoding.request import Request, Sampling, SpeculationOptions
 from dspark.decoding.verdict import Answer, Evidence, Outcome, Verdict, compare
 from dspark.racing.arms import BASELINE
 from dspark.racing.decoder import Decoder
 from dspark.racing.trials import Trial
-
-MOST_TIES = 8
 
 Compared = tuple[Outcome, tuple[Evidence, ...], int]
 """Outcome, evidence, and how many ids of the answer were compared."""
@@ -39,8 +37,9 @@ class Judge:
     """Compares answers with the help of the target they came from.
 
     A tie does not end a comparison: behind it the answers are in different contexts, so plain decoding is asked to
-    continue from the arm's own token and the rest is compared with that. `follow` off leaves the rest unread, as does
-    sampling, whose draws belong to their places in the answer.
+    continue from the arm's own token and the rest is compared with that, however many ties there are. Each continuation
+    stops where it leaves the answer, so that all of them together decode about as many tokens as the answer has.
+    `follow` off leaves the rest unread, as does sampling, whose draws belong to their places in the answer.
     """
 
     decoder: Decoder
@@ -61,9 +60,9 @@ class Judge:
             seen = verdict.evidence.position + 1
             if verdict.outcome == "diverged" or seen >= len(found.ids):
                 return verdict.outcome, tuple(evidence), min(seen, len(found.ids))
-            if not self.follow or self.sampling.temperature > 0 or len(evidence) == MOST_TIES:
+            if not self.follow or self.sampling.temperature > 0:
                 return "tied", tuple(evidence), seen
-            expected = self._continue(prompt, found.tokens[:seen])
+            expected = self._continue(prompt, found.tokens, seen)
 
     def _first_difference(self, prompt: Sequence[int], expected: Answer, found: Answer) -> Verdict:
         return compare(
@@ -74,33 +73,42 @@ class Judge:
             top_two=lambda tokens: self.decoder.top_two([*prompt, *tokens], self.sampling, len(tokens)),
         )
 
-    def _continue(self, prompt: Sequence[int], tokens: tuple[int, ...]) -> Answer:
-        """What plain decoding makes of `tokens`, an answer begun."""
-        room = self.max_tokens - len(tokens)
+    def _continue(self, prompt: Sequence[int], found: tuple[int, ...], seen: int) -> Answer:
+        """What plain decoding makes of the first `seen` tokens of `found`, up to where it says something else."""
+        said = found[:seen]
+        room = self.max_tokens - seen
         if room <= 0:
-            return Answer(tokens, ended=False)
-        request = Request([*prompt, *tokens], room, speculation=SpeculationOptions(BASELINE), sampling=self.sampling)
+            return Answer(said, ended=False)
+        request = Request(
+            [*prompt, *said],
+            room,
+            speculation=SpeculationOptions(BASELINE),
+            sampling=self.sampling,
+            cancelled=lambda: said[: len(found)] != found[: len(said)],
+        )
         for event in self.decoder.generate(request):
             if isinstance(event, Finished):
-                return Answer((*tokens, *event.tokens), ended=event.reason == "stop")
-        return Answer(tokens, ended=False)
+                return Answer((*found[:seen], *event.tokens), ended=event.reason == "stop")
+            if isinstance(event, RoundCommitted):
+                said += event.tokens
+        return Answer(said, ended=False)
 
 
-def check(trials: Sequence[Trial], prompts: Sequence[Sequence[int]], arms: Sequence[str], judge: Judge) -> list[Check]:
+def check(
+    trials: Sequence[Trial], prompts: Sequence[Sequence[int]], arms: Sequence[str], judge: Judge
+) -> Iterator[Check]:
     """All comparisons of a race; the first of `arms` is plain decoding, `prompts` are token ids.
 
     Each arm is compared with plain decoding's first answer to the prompt, and with its own first answer. Equal answers
-    share one look.
+    share one look. The decoder's errors are raised out of the iterator.
     """
-    checks: list[Check] = []
     for index, prompt in enumerate(prompts):
         answers = {arm: [trial for trial in trials if trial.prompt == index and trial.arm == arm] for arm in arms}
         reference = answers[arms[0]]
         for arm in arms:
-            checks += _against(answers[arm][:1], answers[arm][1:], prompt, judge)
+            yield from _against(answers[arm][:1], answers[arm][1:], prompt, judge)
             if arm != arms[0]:
-                checks += _against(reference, answers[arm], prompt, judge)
-    return checks
+                yield from _against(reference, answers[arm], prompt, judge)
 
 
 def _against(

@@ -108,9 +108,9 @@ def to_markdown(result: RaceResult) -> str:
 
 
 def write(text: str, path: Path) -> None:
-    """Write an export. Raises StorageError."""
+    """Write an export; what is no Unicode text (an undecodable argument in the command) as escapes. StorageError."""
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror or error}; give another file") from error
 

@@ -1,11 +1,13 @@
 """Prompts of a race: the built-in set, a caller's own, and prompt files.
 
 A prompt file is JSON lines or text, in UTF-8. It is JSON lines when its name ends in `.jsonl` or `.json`, or when its
-first character that is no blank is `{`: an object a line, `prompt` a string, `class` a string if there is one, other
-keys ignored. Otherwise it is text with one prompt a line. Blank lines are skipped in both.
+first character that is no blank is `{`: an object a line, `prompt` a string, `class` a short word if there is one,
+other keys ignored. Otherwise it is text with one prompt a line. Lines end at a newline and nowhere else, and blank ones
+are skipped, in both.
 """
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -14,6 +16,7 @@ from pathlib import Path
 from dspark.errors import UsageError
 
 OWN_CLASS = "own"
+CLASS = re.compile(r"[\w-]{1,32}")  # it stands at the head of tables, on terminals and in Markdown
 OVERALL = "overall"  # the name under which all classes together are reported
 
 
@@ -65,7 +68,7 @@ def read_file(path: Path) -> list[Prompt]:
 
 
 def _read_text(content: str, name: str) -> list[Prompt]:
-    lines = enumerate(content.splitlines(), start=1)
+    lines = enumerate(content.split("\n"), start=1)  # nor at a form feed, which is part of a text
     return [Prompt(_clean(line.strip(), f"{name}, line {number}"), OWN_CLASS) for number, line in lines if line.strip()]
 
 
@@ -86,9 +89,8 @@ def _read_json_line(line: str, where: str) -> Prompt:
     if not isinstance(text, str) or not text.strip():
         wrong = "empty or no text" if "prompt" in record else "missing"
         raise UsageError(f'{where}: `prompt` is {wrong}; write {{"prompt": "..."}}')
-    if not isinstance(klass, str) or not klass.strip():
-        raise UsageError(f"{where}: `class` must be a name, or left out")
-    klass = " ".join(_clean(klass, where).split())
+    if not isinstance(klass, str) or not CLASS.fullmatch(klass):
+        raise UsageError(f"{where}: `class` must be a short word of letters, digits, - and _, or left out")
     if klass == OVERALL:
         raise UsageError(f"{where}: the class name {OVERALL!r} stands for all classes together; take another")
     return Prompt(_clean(text, where), klass)

@@ -78,11 +78,10 @@ def verdict(result: RaceResult) -> str:
     arms = len({check.arm for check in against})
     what = f"{len(against)} {_plural('answer', len(against))} of {arms} {_plural('arm', arms)}"
     if result.verdict is None:
-        return "no verdict: there was nothing to compare"
+        failed = result.baseline in result.failures
+        return "no verdict: " + ("plain decoding failed" if failed else "there was nothing to compare")
     if result.verdict == "identical":
         tokens = sum(check.compared for check in against)
-        if not against:
-            return "identical: plain decoding gave the same tokens in every trial"
         return f"identical: {what} equal plain decoding token for token ({tokens} tokens compared)"
     if result.verdict == "tied":
         unread = sum(check.length - check.compared for check in against)

@@ -11,7 +11,7 @@ from dspark.racing.arms import Entrant
 from dspark.racing.comparison import Check, Judge, check
 from dspark.racing.conditions import Conditions
 from dspark.racing.prompts import OVERALL, Prompt, classes
-from dspark.racing.runner import Runner
+from dspark.racing.runner import Runner, told
 from dspark.racing.statistics import Table, summarise
 from dspark.racing.trials import Trial
 from dspark.racing.warnings import RaceWarning, find
@@ -58,8 +58,15 @@ class RaceResult:
 
     @property
     def verdict(self) -> Outcome | None:
-        """The worst outcome of all comparisons; None where there was nothing to compare."""
-        return worst(check.outcome for check in self.checks)
+        """The worst outcome of all comparisons.
+
+        None where no answer was held against plain decoding's, and where plain decoding failed on the way: what it did
+        not answer cannot be called equal. A divergence that was found by then stands.
+        """
+        if all(check.arm == check.against for check in self.checks):
+            return None
+        outcome = worst(check.outcome for check in self.checks)
+        return None if self.baseline in self.failures and outcome != "diverged" else outcome
 
     @property
     def classes(self) -> list[str]:
@@ -94,13 +101,20 @@ def conclude(
 ) -> RaceResult:
     """Compare and summarise what `runner` has recorded so far.
 
-    After an interrupt ties are not followed further: the user wants the prompt back. Raises the decoder's errors.
+    After an interrupt ties are not followed further: the user wants the prompt back. An error while comparing is a
+    failure of plain decoding, which is what answers are judged by; what was measured and found until then stays.
     """
     labels = [entrant.label for entrant in runner.entrants]
     judge = Judge(
         runner.decoder, loaded.dtype, loaded.eos, setup.max_tokens, follow=not interrupted, sampling=runner.sampling
     )
-    checks = check(runner.trials, runner.encoded, labels, judge)
+    checks: list[Check] = []
+    failures = dict(runner.failures)
+    try:
+        for each in check(runner.trials, runner.encoded, labels, judge):
+            checks.append(each)
+    except Exception as error:
+        failures.setdefault(labels[0], f"comparing the answers: {told(error)}")
     table = summarise(runner.trials, labels, classes(runner.prompts), setup.seed)
     return RaceResult(
         setup=setup,
@@ -109,12 +123,12 @@ def conclude(
         entrants=runner.entrants,
         prompts=runner.prompts,
         trials=tuple(runner.trials),
-        failures=dict(runner.failures),
+        failures=failures,
         table=table,
         checks=tuple(checks),
         spelling={token: runner.decoder.decode([token]) for token in _named(checks)},
         conditions=conditions,
-        warnings=tuple(find(runner.entrants, runner.trials, table, conditions)),
+        warnings=tuple(find(runner.entrants, runner.trials, table, conditions, checks)),
         interrupted=interrupted,
     )
 

@@ -87,33 +87,36 @@ class Runner:
         self.max_tokens = max_tokens
         self.number_of_trials = trials
         self.sampling = sampling
-        self.encoded = [self._encode(prompt, context_window) for prompt in prompts]
+        self._context_window = context_window
+        self.encoded = [self._encode(prompt) for prompt in prompts]
         self.trials: list[Trial] = []
         self.failures: dict[str, str] = {}
         self._clock = clock
 
     def run(self) -> Generator[Progress]:
-        """Run everything, telling how it goes. An arm that raises a DSparkError drops out; the others go on."""
+        """Run everything, telling how it goes. An arm that raises an error of any kind drops out; the others go on."""
         yield from self._warm_up()
-        slots = list(schedule(len(self.prompts), self.number_of_trials, len(self.entrants)))
-        for index, slot in enumerate(slots):
+        total = len(self.prompts) * self.number_of_trials * len(self.entrants)
+        for index, slot in enumerate(schedule(len(self.prompts), self.number_of_trials, len(self.entrants))):
+            if len(self.failures) == len(self.entrants):
+                return
             entrant = self.entrants[slot.arm]
             if entrant.label in self.failures:
                 continue
-            yield Started(slot, entrant.label, index, len(slots))
+            yield Started(slot, entrant.label, index, total)
             try:
                 yield from self._trial(slot, entrant)
-            except DSparkError as error:
+            except Exception as error:
                 yield self._fail(entrant, error)
 
     def _warm_up(self) -> Iterator[Progress]:
-        prompt = self.decoder.encode_chat(WARM_UP_PROMPT)
+        prompt = self.decoder.encode_chat(WARM_UP_PROMPT)[: max(self._context_window // 2, 1)]
         for entrant in self.entrants:
             yield WarmingUp(entrant.label)
             try:
                 for _ in self.decoder.generate(Request(prompt, WARM_UP_TOKENS, speculation=entrant.arm.options)):
                     pass
-            except DSparkError as error:
+            except Exception as error:
                 yield self._fail(entrant, error)
 
     def _trial(self, slot: Slot, entrant: Entrant) -> Iterator[Progress]:
@@ -131,18 +134,26 @@ class Runner:
             else:
                 yield Heard(entrant.label, event)
 
-    def _fail(self, entrant: Entrant, error: DSparkError) -> Failed:
-        message = " ".join(str(error).split()) or type(error).__name__
-        self.failures[entrant.label] = message
+    def _fail(self, entrant: Entrant, error: Exception) -> Failed:
+        self.failures[entrant.label] = message = told(error)
         return Failed(entrant.label, message)
 
-    def _encode(self, prompt: Prompt, context_window: int) -> list[int]:
+    def _encode(self, prompt: Prompt) -> list[int]:
         tokens = self.decoder.encode_chat(prompt.text)
         shown = " ".join(prompt.text.split())[:40]
         if not tokens:
             raise PromptError(f"the prompt {shown!r} has no tokens; give it some text")
-        if len(tokens) >= context_window:
+        if len(tokens) >= self._context_window:
             raise PromptError(
-                f"the prompt {shown!r} has {len(tokens)} tokens, the model's context holds {context_window}; shorten it"
+                f"the prompt {shown!r} has {len(tokens)} tokens, the model's context holds {self._context_window}; "
+                "shorten it"
             )
         return tokens
+
+
+def told(error: Exception) -> str:
+    """An error in one line: as it is where it was written for the user, otherwise its type and its first line."""
+    if isinstance(error, DSparkError):
+        return " ".join(str(error).split()) or type(error).__name__
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -7,6 +7,7 @@ from typing import Literal
 
 from dspark.decoding.verdict import repeating_tail
 from dspark.racing.arms import BASELINE, Entrant, alike
+from dspark.racing.comparison import Check
 from dspark.racing.conditions import Conditions
 from dspark.racing.prompts import OVERALL
 from dspark.racing.statistics import Table
@@ -18,7 +19,7 @@ SHORT_S = 0.1
 BUSY_SHARE = 0.2
 SWAPPED_IN_BYTES = 16 * 2**20
 
-Kind = Literal["spread", "short", "busy", "swapped", "cached", "alike", "loop", "slower"]
+Kind = Literal["spread", "short", "busy", "swapped", "cached", "alike", "loop", "slower", "unread"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,11 @@ class RaceWarning:
 
 
 def find(
-    entrants: Sequence[Entrant], trials: Sequence[Trial], table: Table, conditions: Conditions
+    entrants: Sequence[Entrant],
+    trials: Sequence[Trial],
+    table: Table,
+    conditions: Conditions,
+    checks: Sequence[Check] = (),
 ) -> list[RaceWarning]:
     """All warnings of a race."""
     return [
@@ -41,6 +46,7 @@ def find(
         *_cached(trials),
         *_loops(trials),
         *_slower(entrants, table),
+        *_unread(checks),
     ]
 
 
@@ -133,6 +139,16 @@ def _slower(entrants: Iterable[Entrant], table: Table) -> Iterator[RaceWarning]:
             "slower",
             f"speculation does not pay here: the best arm, {best}, runs at {ratios[best]:.2f} of plain decoding; use "
             "plain decoding for this model on this machine, or try a larger target or another drafter",
+        )
+
+
+def _unread(checks: Iterable[Check]) -> Iterator[RaceWarning]:
+    unread = sum(each.length - each.compared for each in checks if each.outcome == "tied")
+    if unread:
+        yield RaceWarning(
+            "unread",
+            f"{unread} tokens behind ties were not compared: that takes a whole race, and --temperature 0, for a "
+            "sampled answer cannot be told again from its middle",
         )
 
 

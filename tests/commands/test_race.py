@@ -1,5 +1,6 @@
 """`mlx-dspark race` as a user types it, and what it shows."""
 
+import contextlib
 import io
 import json
 import os
@@ -16,12 +17,15 @@ RACING = Path(__file__).parents[1] / "racing"
 sys.path.append(str(RACING))
 
 from rich.console import Console  # noqa: E402
-from scripted import ScriptedDecoder  # noqa: E402
-from scripted_race import diverging, hold, runner  # noqa: E402
+from scripted import Pair, ScriptedDecoder  # noqa: E402
+from scripted_race import STAMP, diverging, hold, runner, setup_of  # noqa: E402
 
 from dspark.commands.app import run  # noqa: E402
-from dspark.commands.race import drive, exit_code, publish  # noqa: E402
-from dspark.commands.race_view import LiveView, QuietView, view  # noqa: E402
+from dspark.commands.interrupts import SIGNALS, Interrupts  # noqa: E402
+from dspark.commands.race import drive, exit_code, print_race, publish  # noqa: E402
+from dspark.commands.race_view import LiveView, QuietView, View, view  # noqa: E402
+from dspark.racing.result import RaceResult  # noqa: E402
+from dspark.racing.runner import Runner  # noqa: E402
 
 SHOW = f"""
 import sys; sys.path.append({str(RACING)!r})
@@ -32,18 +36,31 @@ print_race(hold(diverging(), "lookup", "dspark:cap=4,lookup=off,confidence=0.3",
 """
 WATCH = f"""
 import sys, time; sys.path.append({str(RACING)!r})
-from scripted import ScriptedDecoder
-from scripted_race import runner
-from dspark.commands.race import drive
+from scripted import Pair, ScriptedDecoder
+from scripted_race import STAMP, diverging, runner, setup_of
+from dspark.commands.interrupts import Interrupts
+from dspark.commands.race import drive, exit_code, publish
 from dspark.commands.race_view import view
-decoder = ScriptedDecoder()
+decoder = diverging(1e-6)
 race = runner(decoder)
 def slow(mode, tokens):
     time.sleep(0.1)
     return 0.1
-decoder.seconds = slow
-print("interrupted" if drive(race, view(race.entrants)) else "complete", len(race.trials))
+def slower(*asked):
+    print("comparing", flush=True)
+    time.sleep(0.3)
+    return ScriptedDecoder.top_two(decoder, *asked)
+decoder.seconds, decoder.top_two = slow, slower
+with Interrupts() as interrupts:
+    result = drive(race, view(race.entrants), setup_of(race), Pair(), STAMP, interrupts)
+    publish(result, sys.argv[1], None)
+print("interrupted" if result.interrupted else "complete", len(race.trials), flush=True)
+sys.exit(exit_code(result, interrupts.received))
 """
+
+
+def driven(race: Runner, watched: View) -> RaceResult:
+    return drive(race, watched, setup_of(race), Pair(), STAMP, Interrupts())
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -63,8 +80,14 @@ def environment(**variables: str) -> dict[str, str]:
         (["--prompt-file", "none.txt"], "none.txt does not exist"),
         (["--prompt-file", "empty.txt"], "empty.txt holds no prompt"),
         (["--json", "-", "--markdown", "-"], "both want stdout"),
-        (["--json", "none/race.json"], "a folder that does not exist"),
-        (["--markdown", "."], "is a folder"),
+        (["--json", "none/race.json"], "No such file or directory"),
+        (["--markdown", "."], "Is a directory"),
+        (["--markdown", "new/"], "Is a directory"),
+        (["--json", ""], "Is a directory"),
+        (["--json", "empty.txt/race.json"], "Not a directory"),
+        (["--json", "x" * 300], "File name too long"),
+        (["--json", "race.out", "--markdown", "./race.out"], "the same file"),
+        (["--json", "empty.txt", "--markdown", "link.txt"], "the same file"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line_and_exit_2_before_a_model_is_loaded(
@@ -77,10 +100,12 @@ def test_what_cannot_be_meant_is_one_line_and_exit_2_before_a_model_is_loaded(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "dspark.engine", None)  # importing it would raise
     Path("empty.txt").touch()
+    Path("link.txt").symlink_to("empty.txt")
     assert run(["race", *arguments]) == 2
     said = capsys.readouterr()
     assert named in said.err and said.err.count("\n") == 1
     assert said.out == ""
+    assert {path.name for path in tmp_path.iterdir()} == {"empty.txt", "link.txt"}, "trying leaves nothing behind"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +115,7 @@ def test_what_cannot_be_meant_is_one_line_and_exit_2_before_a_model_is_loaded(
         (hold(diverging(1e-6)), 0),
         (hold(diverging(1.5)), 3),
         (hold(ScriptedDecoder(broken=("lookup",))), 1),
+        (hold(ScriptedDecoder(broken=("baseline",))), 1),
         (hold(ScriptedDecoder(broken=("baseline", "lookup", "dspark"))), 1),
     ],
 )
@@ -98,12 +124,9 @@ def test_exit_codes(result, code: int) -> None:
 
 
 def test_an_interrupt_leaves_a_partial_table_and_exit_130(capsys: pytest.CaptureFixture[str]) -> None:
-    from scripted_race import result_of
-
-    race = runner(ScriptedDecoder(interrupt_at=3 + 4))
-    assert drive(race, QuietView(Console(file=io.StringIO()))) is True
-    result = result_of(race, interrupted=True)
-    assert exit_code(result) == 130
+    result = driven(runner(ScriptedDecoder(interrupt_at=3 + 4)), QuietView(Console(file=io.StringIO())))
+    assert result.interrupted
+    assert [exit_code(result, received) for received in (None, *SIGNALS)] == [130, 130, 143, 129]
     publish(result, None, None)
     out = capsys.readouterr().out
     assert "interrupted" in out and "chat (1 prompt)" in out and "identical: 2 answers" in out
@@ -158,9 +181,41 @@ def test_a_report_fits_the_terminal_in_a_c_locale_without_colour(columns: str) -
         assert number in joined
 
 
+@pytest.mark.parametrize("columns", range(20, 60, 3))
+def test_no_number_is_cut_on_a_narrow_terminal(columns: int) -> None:
+    decoder = ScriptedDecoder(seconds=lambda mode, tokens: 1e-4 * tokens / (2 if mode == "dspark" else 1))
+    result, out = hold(decoder, "lookup", "dspark:cap=4,lookup=off", trials=3), io.StringIO()
+    print_race(result, Console(file=out, width=columns, highlight=False))
+    shown = out.getvalue()
+    whole = re.findall(r"[0-9.%]+", shown)
+    for rate in ("10000.0", "20000.0", "12666.7", "25333.3"):
+        assert whole.count(rate) >= 3, rate
+    assert max(map(len, shown.splitlines())) <= max(columns, 24)  # the longest word, an arm, stays whole in sentences
+
+
+def test_a_terminal_of_20_columns_gets_a_line_a_cell() -> None:
+    out = io.StringIO()
+    print_race(hold(), Console(file=out, width=20, highlight=False))
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    for line in ("arm: dspark", "tok/s: 20.0", "ratio: 2.00", "prompt ms: 250", "tokens a round: 1.90", "forwards: 11"):
+        assert line in lines
+
+
+@pytest.mark.parametrize("columns", [20, 24, 30, 40])
+def test_the_lanes_keep_their_numbers_on_a_narrow_terminal(columns: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=columns, color_system=None)
+    race = runner(ScriptedDecoder(), trials=1)
+    live = LiveView(console, race.entrants)
+    for progress in race.run():
+        live.show(progress)
+    console.print(live._draw())
+    assert {"10.0", "20.0", "1.00", "2.00"} <= set(re.findall("[0-9.]+", out.getvalue()))
+
+
 def test_a_quiet_view_says_a_line_a_trial_and_no_control_character() -> None:
     out = io.StringIO()
-    assert drive(runner(ScriptedDecoder(broken=("lookup",))), QuietView(Console(file=out))) is False
+    assert not driven(runner(ScriptedDecoder(broken=("lookup",))), QuietView(Console(file=out))).interrupted
     assert out.getvalue().splitlines() == [
         "lookup failed: lookup went wrong; load another model",
         "trial 1: answer 1 of 18",
@@ -188,29 +243,124 @@ def test_a_lane_shows_text_rate_and_tokens_a_round_without_control_characters() 
     assert row.split()[1:3] == ["20.0", "2.00"] and "tail [2J" in row
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_ctrl_c_on_a_terminal_keeps_the_trials_and_gives_the_cursor_back() -> None:
+@pytest.fixture
+def watched(tmp_path: Path):
+    """A slow race on a pseudo-terminal: the process, and a function that reads its screen up to a pattern."""
     leader, follower = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-c", WATCH],
+    process = subprocess.Popen(
+        [sys.executable, "-c", WATCH, str(tmp_path / "race.json")],
         env=environment(TERM="xterm"),
         stdin=follower,
         stdout=subprocess.PIPE,
         stderr=follower,
         text=True,
-    ) as process:
-        os.close(follower)
-        seen = ""
-        while not re.search("answer [4-9] of", seen):
-            seen += os.read(leader, 4096).decode()
-        process.send_signal(signal.SIGINT)
-        assert process.stdout is not None
-        out = process.stdout.read()
-        seen += os.read(leader, 65536).decode()
-    os.close(leader)
-    kept = re.fullmatch(r"interrupted (\d+)\n", out)
-    assert kept is not None and int(kept[1]) >= 3
+    )
+    os.close(follower)
+    seen = ""
+
+    def screen(until: str) -> str:
+        nonlocal seen
+        while not re.search(until, seen):
+            seen += os.read(leader, 4096).decode(errors="replace")
+        return seen
+
+    with process, contextlib.ExitStack() as stack:
+        stack.callback(process.kill)
+        stack.callback(os.close, leader)
+
+        def close() -> None:
+            stack.pop_all()
+            os.close(leader)
+
+        yield process, screen, close
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_keeps_the_trials_and_gives_the_cursor_back_however_often_it_comes(
+    watched, number: int, code: int, tmp_path: Path
+) -> None:
+    process, screen, _ = watched
+    screen("answer [4-9] of")
+    process.send_signal(number)
+    assert process.stdout.readline() == "comparing\n"
+    process.send_signal(signal.SIGINT)  # while the result is put together
+    out = process.stdout.read()
+    kept = re.search(r"^interrupted (\d+)$", out, re.MULTILINE)
+    assert kept is not None and int(kept[1]) >= 3 and "chat (1 prompt)" in out
+    assert process.wait() == code
+    assert json.loads((tmp_path / "race.json").read_text())["interrupted"]
+    seen = screen("\x1b\\[\\?25h")
     assert "\x1b[?25l" in seen and seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
+
+
+def test_a_terminal_that_leaves_does_not_take_the_race_along(watched, tmp_path: Path) -> None:
+    process, screen, close = watched
+    screen("answer [4-9] of")
+    close()
+    process.send_signal(signal.SIGHUP)
+    process.stdout.read()
+    assert process.wait() == 129
+    assert json.loads((tmp_path / "race.json").read_text())["interrupted"]
+
+
+def test_an_interrupt_while_the_answers_are_compared_keeps_the_race(watched, tmp_path: Path) -> None:
+    process, _, _ = watched
+    assert process.stdout.readline() == "comparing\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.read().endswith("interrupted 18\n") and process.wait() == 130
+    assert len(json.loads((tmp_path / "race.json").read_text())["trials"]) == 18
+
+
+def test_a_signal_that_was_ignored_stays_ignored_and_handlers_come_back() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            signal.raise_signal(signal.SIGHUP)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            with pytest.raises(KeyboardInterrupt):
+                interrupts.check()
+        assert interrupts.received == signal.SIGTERM
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_an_interrupt_in_the_middle_of_the_display_gives_the_cursor_back() -> None:
+    out = io.StringIO()
+    live = LiveView(Console(file=out, force_terminal=True), runner(ScriptedDecoder()).entrants)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    live.__enter__()
+    stop, live._live.stop = live._live.stop, interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        live.__exit__()
+    assert out.getvalue().endswith("\x1b[?25h")
+    stop()
+
+
+def test_one_export_that_fails_stops_neither_the_other_nor_the_tables(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert publish(hold(), str(tmp_path / "gone" / "race.json"), str(tmp_path / "race.md")) is False
+    said = capsys.readouterr()
+    assert "cannot write" in said.err and "identical: 12 answers" in said.out
+    assert (tmp_path / "race.md").read_text().startswith("# Race of toy")
+
+
+def test_a_reader_that_leaves_does_not_cost_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError("gone")
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+    with pytest.raises(OSError, match="gone"):
+        publish(hold(), str(tmp_path / "race.json"), "-")
+    assert json.loads((tmp_path / "race.json").read_text())["schema"] == 1
 
 
 @pytest.fixture

@@ -1,11 +1,17 @@
 """Every flag of `mlx-dspark race` arrives where it should: whole races on tiny models, in this process."""
 
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 
 import pytest
 from tiny import write_head, write_llama
 
 from dspark.commands.app import run
+from dspark.commands.race import drive
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +136,43 @@ def test_trust_remote_code(folders, tmp_path, capsys):
 def test_markdown(race, tmp_path):
     race("--markdown", str(tmp_path / "race.md"))
     assert "mlx-dspark" in (tmp_path / "race.md").read_text()
+
+
+def test_an_argument_that_is_no_text_goes_into_markdown_as_escapes(race, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["mlx-dspark", "race", "caf\udce9"])
+    code, _ = race("--markdown", str(tmp_path / "race.md"))
+    assert code == 0 and "caf\\udce9" in (tmp_path / "race.md").read_text("utf-8")
+
+
+def test_a_file_that_can_no_longer_be_written_is_exit_1_with_the_other_file_there(race, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "sub"
+    folder.mkdir()
+
+    def remove_and_drive(*arguments):
+        folder.rmdir()
+        return drive(*arguments)
+
+    monkeypatch.setattr("dspark.commands.race.drive", remove_and_drive)
+    code, result = race("--markdown", str(folder / "race.md"))
+    assert code == 1 and result["summary"]["verdict"] == "identical"
+    assert " ".join(capsys.readouterr().err.split()).endswith("give another file")
+
+
+def test_a_terminal_that_hangs_up_leaves_the_export_and_exit_129(folders, tmp_path):
+    leader, follower = pty.openpty()
+    flags = ["--model", folders[0], "--drafter", "none", "--prompt", "abc", "--max-tokens", "4", "--trials", "1000000"]
+    with subprocess.Popen(
+        [sys.executable, "-c", "from dspark.commands.app import main; main()", "race", *flags, "--json", "race.json"],
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        cwd=tmp_path,
+        env=os.environ | {"TERM": "xterm"},
+    ) as process:
+        os.close(follower)
+        while b"answer" not in os.read(leader, 65536):
+            assert process.poll() is None
+        os.close(leader)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(60) == 129
+    assert json.loads((tmp_path / "race.json").read_text())["interrupted"]

@@ -41,8 +41,8 @@ class ScriptedDecoder:
     """Decodes `greedy(prompt)`; `alter(mode, call, ids)` may change what the `call`-th generation of a mode says.
 
     `seconds(mode, tokens)` is how far a generation moves `now`. `rivals` gives the target's second choice and the gap
-    at a position of the answer. `broken` lists modes whose generations raise, `interrupt_at` the generation that Ctrl-C
-    ends after its first round.
+    at a position of the answer. `broken` lists modes whose generations raise (`error`), `interrupt_at` the generation
+    that Ctrl-C ends after its first round.
     """
 
     greedy: Callable[[Sequence[int]], list[int]] = plain_answer
@@ -50,6 +50,7 @@ class ScriptedDecoder:
     seconds: Callable[[str, int], float] = lambda mode, tokens: 0.1 * tokens / (2 if mode == "dspark" else 1)
     rivals: dict[int, tuple[int, float]] = field(default_factory=dict)
     broken: tuple[str, ...] = ()
+    error: Exception | None = None
     interrupt_at: int = NEVER
     modes: tuple[str, ...] = ("baseline", "lookup", "dspark")
     now: float = 0.0
@@ -90,13 +91,16 @@ class ScriptedDecoder:
 
     def _run(self, request: Request, mode: str, call: int, index: int) -> Iterator[Event]:
         if mode in self.broken:
-            raise DecodingError(f"{mode} went wrong;\nload another model")
+            raise self.error or DecodingError(f"{mode} went wrong;\nload another model")
         prompt, said = self._split(request.prompt)
         full = self.alter(mode, call, [*self.greedy(prompt)])[len(said) :]
         ids = full[: request.max_tokens]
         yield PrefillProgress(len(request.prompt), len(request.prompt), done=True)
         width = 2 if mode == "dspark" else 1
         for at in range(0, len(ids), width):
+            if request.cancelled():
+                yield Finished("cancelled", tuple(ids[:at]), self.decode(ids[:at]), _statistics(1, at, width, 0.0))
+                return
             block = tuple(ids[at : at + width])
             yield RoundCommitted(at, "plain", width - 1, len(block) - 1, block, width, 1.0, 0)
             yield Text(self.decode(block))

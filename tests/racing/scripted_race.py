@@ -27,9 +27,12 @@ def runner(decoder: ScriptedDecoder, *arms: str, trials: int = 2, max_tokens: in
     )
 
 
+def setup_of(race: Runner, command: str = "mlx-dspark race --arm dspark") -> Setup:
+    return Setup(command, race.max_tokens, race.number_of_trials, 0, DATE)
+
+
 def result_of(race: Runner, *, interrupted: bool = False) -> RaceResult:
-    setup = Setup("mlx-dspark race --arm dspark", race.max_tokens, race.number_of_trials, 0, DATE)
-    return conclude(race, setup, Pair(), STAMP, Conditions(0.0, 0), interrupted)
+    return conclude(race, setup_of(race), Pair(), STAMP, Conditions(0.0, 0), interrupted)
 
 
 def hold(decoder: ScriptedDecoder | None = None, *arms: str, trials: int = 2, max_tokens: int = 20) -> RaceResult:

@@ -25,6 +25,10 @@ def test_an_arm_reads_as_written(text: str, options: SpeculationOptions) -> None
     assert parse(text) == Arm(text, options)
 
 
+def test_a_label_is_one_line_of_printable_text() -> None:
+    assert parse(" dspark\x1c:\tcap = 4,\nlookup=on ").label == "dspark : cap = 4, lookup=on"
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

@@ -1,10 +1,11 @@
 import pytest
 from scripted import EOS, ScriptedDecoder, plain_answer
 
+from dspark.decoding.events import Finished
 from dspark.decoding.request import Sampling
 from dspark.decoding.verdict import Answer
 from dspark.racing.arms import enter, parse_all
-from dspark.racing.comparison import MOST_TIES, Check, Judge, check
+from dspark.racing.comparison import Check, Judge, check
 from dspark.racing.prompts import Prompt
 from dspark.racing.runner import Runner
 
@@ -17,7 +18,7 @@ def race(decoder: ScriptedDecoder, *arms: str, trials: int = 2, max_tokens: int 
     runner = Runner(decoder, entrants, prompts, max_tokens=max_tokens, trials=trials, context_window=1000)
     list(runner.run())
     judge = Judge(decoder, "float32", (EOS,), max_tokens)
-    return check(runner.trials, runner.encoded, [entrant.label for entrant in entrants], judge)
+    return list(check(runner.trials, runner.encoded, [entrant.label for entrant in entrants], judge))
 
 
 def wrong_from(position: int, mode: str = "dspark", token: int = 999, calls: range = range(100)):
@@ -103,13 +104,33 @@ def test_an_arm_may_give_any_answer_that_plain_decoding_gave() -> None:
     assert [one.outcome for one in first if one.against == "baseline"] == ["identical", "identical"]
 
 
-def test_ties_are_followed_a_limited_number_of_times() -> None:
+@pytest.mark.parametrize(("last", "outcome"), [(1e-6, "tied"), (1.5, "diverged")])
+def test_ties_are_followed_to_the_end_of_the_answer_however_many(last: float, outcome: str) -> None:
     decoder = ScriptedDecoder(
         alter=lambda mode, call, ids: [999] * len(ids) if mode == "dspark" else ids,
-        rivals=dict.fromkeys(range(2 * MOST_TIES), (999, 1e-6)),
+        rivals=dict.fromkeys(range(LENGTH - 1), (999, 1e-6)) | {LENGTH - 1: (999, last)},
     )
     off = [one for one in race(decoder, "dspark") if one.evidence]
-    assert {(one.outcome, len(one.evidence), one.compared) for one in off} == {("tied", MOST_TIES, MOST_TIES)}
+    assert {(one.outcome, len(one.evidence), one.compared) for one in off} == {(outcome, LENGTH, LENGTH)}
+
+
+def test_a_continuation_stops_where_it_leaves_the_answer() -> None:
+    decoder = ScriptedDecoder(rivals=dict.fromkeys(range(LENGTH), (999, 1e-6)))
+    prompt = decoder.encode_chat("one")
+    said: list[int] = []
+    generate = decoder.generate
+
+    def counted(request):
+        for event in generate(request):
+            said.extend(event.tokens if isinstance(event, Finished) else ())
+            yield event
+
+    decoder.generate = counted  # type: ignore[method-assign]
+    judge = Judge(decoder, "float32", (EOS,), LENGTH)
+    plain = Answer(tuple(plain_answer(prompt)[:LENGTH]), ended=False)
+    outcome, evidence, compared = judge.compare(prompt, plain, Answer((999,) * LENGTH, ended=False))
+    assert (outcome, len(evidence), compared) == ("tied", LENGTH, LENGTH)
+    assert len(said) < LENGTH + 2
 
 
 @pytest.mark.parametrize("follow", [True, False])

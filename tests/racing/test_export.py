@@ -3,12 +3,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedDecoder
-from scripted_race import diverging, hold
+from scripted import Pair, ScriptedDecoder
+from scripted_race import STAMP, diverging, hold, runner, setup_of
 
 from dspark.errors import StorageError
+from dspark.racing.conditions import Conditions
 from dspark.racing.export import to_json, to_markdown, write
-from dspark.racing.result import RaceResult
+from dspark.racing.result import RaceResult, conclude
 
 
 def read(result: RaceResult):
@@ -52,6 +53,12 @@ def test_figures_that_are_no_numbers_are_null() -> None:
     assert document["stamp"]["load_average"] is None
     assert document["summary"]["ratio"]["lookup"] == {"chat": None, "code": None, "overall": None}
     assert [arm["error"] for arm in document["arms"]] == [None, "lookup went wrong; load another model", None]
+
+
+def test_a_failed_baseline_has_no_verdict_in_either_export() -> None:
+    result = hold(ScriptedDecoder(broken=("baseline",)))
+    assert read(result)["summary"]["verdict"] is None
+    assert "**no verdict: plain decoding failed**" in to_markdown(result)
 
 
 def test_a_divergence_comes_with_its_evidence() -> None:
@@ -100,3 +107,12 @@ def test_a_file_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> Non
         write("text", tmp_path / "none" / "race.json")
     write("text ✓\n", tmp_path / "race.md")
     assert (tmp_path / "race.md").read_bytes() == "text ✓\n".encode()
+
+
+def test_an_argument_that_is_no_text_can_be_exported(tmp_path: Path) -> None:
+    race = runner(ScriptedDecoder())
+    list(race.run())
+    result = conclude(race, setup_of(race, "mlx-dspark race --json caf\udce9"), Pair(), STAMP, Conditions(None, None))
+    write(to_markdown(result), tmp_path / "race.md")
+    assert "caf\\udce9" in (tmp_path / "race.md").read_text("utf-8")
+    assert read(result)["command"].endswith("caf\udce9")

@@ -39,6 +39,20 @@ def test_text_is_one_prompt_a_line(write) -> None:
     assert read_file(write("first\r\n\n  second  \n")) == [Prompt("first", "own"), Prompt("second", "own")]
 
 
+def test_text_lines_end_at_a_newline_only(write) -> None:
+    path = write("one\x0ctwo\u2028three\x85four\x1cfive\nsix")
+    assert [prompt.text for prompt in read_file(path)] == ["one\x0ctwo\u2028three\x85four\x1cfive", "six"]
+
+
+@pytest.mark.parametrize(
+    "klass", ["", "two words", "a\\u001b[2J", "a\\u009b", "a\\u007f", "a|b", "x" * 33, "\\ud800", "a\\n"]
+)
+def test_a_class_is_a_short_word(write, klass: str) -> None:
+    with pytest.raises(UsageError, match="line 1: `class` must be a short word"):
+        read_file(write(f'{{"prompt": "a", "class": "{klass}"}}', "p.jsonl"))
+    assert read_file(write('{"prompt": "a", "class": "très-long_2"}', "q.jsonl"))[0].klass == "très-long_2"
+
+
 @pytest.mark.parametrize(
     ("content", "name", "named"),
     [

@@ -14,7 +14,23 @@ def test_the_verdict_is_the_worst_of_all_comparisons() -> None:
 def test_without_a_second_answer_there_is_nothing_to_compare() -> None:
     alone = hold(None, "baseline", trials=1)
     assert alone.verdict is None and alone.repeatable("baseline") is None
-    assert hold(None, "baseline", trials=2).verdict == "identical"
+    assert hold(None, "baseline", trials=2).verdict is None, "plain decoding is not compared with itself only"
+
+
+def test_without_plain_decoding_there_is_no_verdict_whatever_the_arms_say_of_themselves() -> None:
+    result = hold(ScriptedDecoder(broken=("baseline",)))
+    assert result.repeatable("lookup") is True
+    assert result.verdict is None and result.against_baseline("lookup") is None
+    assert report.verdict(result) == "no verdict: plain decoding failed"
+
+
+@pytest.mark.parametrize(("decoder", "verdict"), [(ScriptedDecoder(), None), (diverging(1.5), "diverged")])
+def test_plain_decoding_that_fails_on_the_way_leaves_only_a_divergence_standing(decoder, verdict) -> None:
+    race = runner(decoder)
+    for _ in race.run():
+        if len(race.trials) == 5:
+            decoder.broken = ("baseline",)
+    assert result_of(race).verdict == verdict
 
 
 def test_an_arm_is_judged_by_itself() -> None:
@@ -46,6 +62,24 @@ def test_a_race_cut_short_is_summarised_and_its_ties_are_not_followed() -> None:
     assert len(decoder.requests) == asked
     assert result.interrupted and result.verdict == "tied" and len(result.trials) == 7
     assert result.table["dspark"]["chat"].end_to_end is not None
+
+
+def test_an_error_while_comparing_keeps_the_figures_and_leaves_no_verdict() -> None:
+    race = runner(diverging(1e-6))
+    list(race.run())
+    race.decoder.broken, race.decoder.error = ("baseline",), RuntimeError("out of memory\nmore")
+    result = result_of(race)
+    assert result.failures == {"baseline": "comparing the answers: RuntimeError: out of memory"}
+    assert result.verdict is None and len(result.trials) == 18
+    assert result.table["dspark"]["chat"].end_to_end is not None
+
+
+def test_an_answer_whose_rest_was_not_compared_says_so_in_a_warning() -> None:
+    race = runner(diverging(1e-6))
+    list(race.run())
+    assert "unread" not in {warning.kind for warning in result_of(race).warnings}
+    (said,) = (warning for warning in result_of(race, interrupted=True).warnings if warning.kind == "unread")
+    assert said.message.startswith("96 tokens behind ties")  # 6 answers of 20, compared up to the fourth token
 
 
 def test_evidence_names_both_tokens_the_position_and_the_gap() -> None:

@@ -6,7 +6,7 @@ from scripted import Pair, ScriptedDecoder
 from dspark.errors import PromptError
 from dspark.racing.arms import enter, parse_all
 from dspark.racing.prompts import Prompt
-from dspark.racing.runner import WARM_UP_PROMPT, Ended, Failed, Runner
+from dspark.racing.runner import WARM_UP_PROMPT, Ended, Failed, Runner, Started
 
 PROMPTS = [Prompt("one", "chat"), Prompt("three", "code")]
 
@@ -62,6 +62,45 @@ def test_an_arm_that_fails_in_its_warm_up_takes_no_part() -> None:
     list(race.run())
     assert set(race.failures) == {"dspark"}
     assert {trial.arm for trial in race.trials} == {"baseline"}
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("[malloc] Unable to allocate.\nmore"), "RuntimeError: [malloc] Unable to allocate."),
+        (MemoryError(), "MemoryError"),
+    ],
+)
+@pytest.mark.parametrize("begun", [0, 4])
+def test_any_exception_of_one_arm_leaves_the_others_their_results(begun: int, error: Exception, message: str) -> None:
+    decoder = ScriptedDecoder(error=error)
+    race = runner(decoder, "lookup", "dspark")
+    for _ in race.run():
+        if len(race.trials) == begun:  # 0: in the warm-up
+            decoder.broken = ("lookup",)
+    assert race.failures == {"lookup": message}
+    counted = [trial.arm for trial in race.trials]
+    assert (counted.count("baseline"), counted.count("dspark")) == (4, 4)
+
+
+def test_the_warm_up_fits_into_half_of_a_small_context_window() -> None:
+    decoder = ScriptedDecoder()
+    race = runner(decoder, "dspark", context_window=20)
+    assert len(WARM_UP_PROMPT) > 20
+    list(race.run())
+    assert {len(request.prompt) for request in decoder.requests[:2]} == {10}
+
+
+def test_a_race_of_any_number_of_trials_begins_at_once_and_ends_when_no_arm_is_left() -> None:
+    decoder = ScriptedDecoder()
+    race = runner(decoder, trials=10**12)
+    seen = []
+    for progress in race.run():
+        seen.append(progress)
+        if isinstance(progress, Ended):
+            decoder.broken = ("baseline",)
+    assert len(race.trials) == 1 and isinstance(seen[-1], Failed)
+    assert next(one for one in seen if isinstance(one, Started)).total == 2 * 10**12
 
 
 def test_an_interrupt_keeps_what_was_recorded() -> None:
