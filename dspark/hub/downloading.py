@@ -93,9 +93,10 @@ def _wanted(name: str, python: bool) -> bool:
 
 @contextmanager
 def _progress(here_bytes: int, total_bytes: int) -> Iterator[Any]:
-    """A bar class for the library: it moves one rich bar on a terminal, and is where Ctrl-C reaches its threads.
+    """A bar class for the library: it moves one rich bar on a terminal, and is where signals reach its threads.
 
-    Left alone, the library answers Ctrl-C by waiting for every file that is under way to arrive.
+    Left alone, the library answers Ctrl-C by waiting for every file that is under way to arrive, and an orderly end by
+    SIGTERM or SIGHUP likewise.
     """
     from huggingface_hub.utils.tqdm import tqdm
     from rich.console import Console
@@ -118,22 +119,24 @@ def _progress(here_bytes: int, total_bytes: int) -> Iterator[Any]:
             if self.counts:
                 progress.advance(task, n or 0)
 
-    before = signal.getsignal(signal.SIGINT)
+    before: dict[int, Callable[[int, FrameType | None], Any]] = {}
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopping.set()
-        if callable(before):
-            before(number, frame)
+        before[number](number, frame)
 
-    guarded = callable(before) and threading.current_thread() is threading.main_thread()
-    if guarded:
-        signal.signal(signal.SIGINT, stop)
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                before[number] = handler
+                signal.signal(number, stop)
     try:
         with progress:
             yield Bar
     finally:
-        if guarded:
-            signal.signal(signal.SIGINT, before)
+        for caught, handler in before.items():
+            signal.signal(caught, handler)
 
 
 @contextmanager

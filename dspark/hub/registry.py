@@ -325,7 +325,7 @@ def _bits(name: str) -> int:
 def _config_bits(config: Mapping[str, Any] | None) -> int | None:
     quantization = config.get("quantization") if config is not None else None
     bits = quantization.get("bits") if isinstance(quantization, Mapping) else None
-    return bits if isinstance(bits, int) else None
+    return bits if isinstance(bits, int) and not isinstance(bits, bool) else None
 
 
 def _agrees(pair: Pair, config: Mapping[str, Any] | None) -> bool:

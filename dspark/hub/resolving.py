@@ -27,7 +27,7 @@ def resolve(name: str, *, kind: Kind, trust_remote_code: bool = False, offline: 
     trust_remote_code = vetting.trusted(trust_remote_code)
 
     def vet(folder: Path) -> None:
-        vetting.refuse_code(folder, trust_remote_code=trust_remote_code)
+        vetting.refuse_code(folder, trust_remote_code=trust_remote_code, drafter=kind == "drafter")
         if kind == "model":
             vetting.refuse_drafter(folder)
 

@@ -12,6 +12,7 @@ layout; a bare `name` also under any organisation. A name that is an existing fo
 """
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -41,8 +42,8 @@ class Search:
 
 
 def home() -> Path:
-    """The tool's own folder, which may not exist yet."""
-    return Path(os.environ.get("MLX_DSPARK_HOME") or "~/.mlx-dspark").expanduser()
+    """The tool's own folder, which may not exist yet; `StorageError` if it lies in a home folder that is not known."""
+    return expanded(os.environ.get("MLX_DSPARK_HOME") or "~/.mlx-dspark", "MLX_DSPARK_HOME")
 
 
 def hub_cache() -> Path:
@@ -50,13 +51,26 @@ def hub_cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     fallback = os.path.join(os.environ.get("HF_HOME") or os.path.join(base, "huggingface"), "hub")  # noqa: PTH118
     path = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or fallback
-    return Path(os.path.expandvars(path)).expanduser()
+    return expanded(os.path.expandvars(path), "HF_HOME")
+
+
+def expanded(path: str, variable: str) -> Path:
+    """`path` with its `~` replaced; `StorageError` where there is no such home folder and `variable` has to help."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise StorageError(
+            f"the home folder of {path} is not known: set HOME, or set {variable} to a folder elsewhere"
+        ) from error
 
 
 def shelves() -> tuple[Shelf, ...]:
-    """Every folder that is searched, in order."""
-    extra = [Path(part).expanduser() for part in os.environ.get("MLX_DSPARK_MODEL_DIRS", "").split(os.pathsep) if part]
-    lm_studio = [Path(path).expanduser() for path in ("~/.lmstudio/models", "~/.cache/lm-studio/models")]
+    """Every folder that is searched, in order; `StorageError` if the home folder that one lies in is not known."""
+    dirs = "MLX_DSPARK_MODEL_DIRS"
+    extra = [expanded(part, dirs) for part in os.environ.get(dirs, "").split(os.pathsep) if part]
+    lm_studio = []
+    with suppress(RuntimeError):  # without a home folder, LM Studio has none either
+        lm_studio = [Path.home() / path for path in (".lmstudio/models", ".cache/lm-studio/models")]
     places: list[tuple[ShelfKind, Path]] = [
         *(("extra", path) for path in extra),
         ("own", home() / "models"),

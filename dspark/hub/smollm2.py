@@ -12,6 +12,10 @@ from typing import Any, Literal
 
 Precision = Literal["fp32", "bf16", "q4"]
 
+WEIGHTS, CONFIG, GENERATION = "model.safetensors", "config.json", "generation_config.json"
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+FILES = (WEIGHTS, CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG)
+
 _GROUP = 32
 _LINEAR_BITS, _EMBEDDING_BITS = 4, 8
 _CONTROL_TOKEN = 3  # GGUF's token type of <|im_start|> and its like
@@ -32,7 +36,7 @@ _SPECIAL_IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
 
 
 def convert(gguf: Path, folder: Path, precision: Precision) -> None:
-    """Write config, weights and tokenizer into the existing `folder`; raises `OSError` if that fails."""
+    """Write config, weights and tokenizer (`FILES`) into the existing `folder`; raises `OSError` if that fails."""
     import mlx.core as mx
 
     loaded: Any = mx.load(str(gguf), return_metadata=True)
@@ -50,11 +54,11 @@ def convert(gguf: Path, folder: Path, precision: Precision) -> None:
     else:
         tensors = _expanded(tensors, {"fp32": mx.float32, "bf16": mx.bfloat16}[precision])
     try:
-        mx.save_safetensors(str(folder / "model.safetensors"), tensors, metadata={"format": "mlx"})
+        mx.save_safetensors(str(folder / WEIGHTS), tensors, metadata={"format": "mlx"})
     except RuntimeError as error:  # how MLX reports a disk that fills up
         raise OSError(errno.EIO, str(error)) from error
-    _write_json(folder / "config.json", config)
-    _write_json(folder / "generation_config.json", _SPECIAL_IDS)
+    _write_json(folder / CONFIG, config)
+    _write_json(folder / GENERATION, _SPECIAL_IDS)
     _write_tokenizer(folder, metadata)
 
 
@@ -123,7 +127,7 @@ def _write_tokenizer(folder: Path, metadata: dict[str, Any]) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     control = [word for word, type_ in zip(words, types, strict=True) if type_ == _CONTROL_TOKEN]
     tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in control])
-    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(folder / TOKENIZER))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<|im_start|>",
@@ -134,7 +138,7 @@ def _write_tokenizer(folder: Path, metadata: dict[str, Any]) -> None:
         "clean_up_tokenization_spaces": False,
         "chat_template": metadata["tokenizer.chat_template"],
     }
-    _write_json(folder / "tokenizer_config.json", settings)
+    _write_json(folder / TOKENIZER_CONFIG, settings)
 
 
 def _write_json(file: Path, content: dict[str, Any]) -> None:

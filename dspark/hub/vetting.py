@@ -2,6 +2,9 @@
 
 A model's JSON files can name Python files beside them (`auto_map`, `model_file`) that a loader then imports. Whoever
 wants that says so for the whole process, by flag or by `MLX_DSPARK_TRUST_REMOTE_CODE=1`. Looking never imports.
+
+A drafter goes to no such loader: its config and tensors are read by this package alone. What authors put into it for
+transformers (`auto_map`) is therefore left standing.
 """
 
 import json
@@ -24,11 +27,16 @@ def trusted(flag: bool) -> bool:
     return flag or os.environ.get("MLX_DSPARK_TRUST_REMOTE_CODE", "").strip().lower() in {"1", "true", "yes", "on"}
 
 
-def refuse_code(folder: Path, *, trust_remote_code: bool) -> None:
-    """Raise `RemoteCodeRefused`, naming file and keys, if any JSON file of the folder points to Python code."""
+def refuse_code(folder: Path, *, trust_remote_code: bool, drafter: bool = False) -> None:
+    """Raise `RemoteCodeRefused`, naming file and keys, if any JSON file of the folder points to Python code.
+
+    `drafter`: the folder will be read as a drafter and nothing else, so that `auto_map` is idle.
+    """
     if trusted(trust_remote_code):
         return
-    found = {file.relative_to(folder): keys for file in checkpoint.json_files(folder) if (keys := _code_keys(file))}
+    names = {key: name for key, name in _CODE_KEYS.items() if not (drafter and name == "auto_map")}
+    files = checkpoint.json_files(folder)
+    found = {file.relative_to(folder): keys for file in files if (keys := _code_keys(file, names))}
     if found:
         where = "; ".join(f"{name}: {', '.join(sorted(keys))}" for name, keys in found.items())
         raise RemoteCodeRefused(
@@ -37,14 +45,17 @@ def refuse_code(folder: Path, *, trust_remote_code: bool) -> None:
         )
 
 
-def _code_keys(file: Path) -> set[str]:
-    """Keys at any depth that name code. A number under such a key is a word of a vocabulary, null is nothing."""
+def _code_keys(file: Path, names: dict[str, str]) -> set[str]:
+    """Keys that name code, at any depth and in any spelling of `names`.
+
+    A number under such a key is a word of a vocabulary, null is nothing.
+    """
     found: set[str] = set()
 
     # Called for every object with all its pairs, so a key that is repeated cannot hide behind its namesake.
     def look(pairs: list[tuple[str, Any]]) -> str:
         for key, value in pairs:
-            name = _CODE_KEYS.get(re.sub(r"[\W_]", "", key).lower())
+            name = names.get(re.sub(r"[\W_]", "", key).lower())
             if name and isinstance(value, str | list):
                 found.add(name if key == name else f"{key} ({name})")
         return "object"

@@ -157,6 +157,12 @@ def swap(found: Memory) -> Check:
     return Check("swap", "ok", seen)
 
 
+def home(trouble: str) -> Check:
+    """No folder of models can be told, for want of a home folder; `trouble` is an error's message, advice included."""
+    seen, _, todo = trouble.rpartition(": ")
+    return Check("home", "fail", seen, todo)
+
+
 def disk(folder: Path, position: int) -> Check:
     """Room in, and leave to write to, a folder that models are put into; it may not exist yet."""
     name = f"disk.{position}"

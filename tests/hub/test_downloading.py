@@ -64,23 +64,42 @@ def test_an_interrupted_download_is_not_installed_and_goes_on_with_what_is_missi
     assert hub.fetched == ["model-00002-of-00002.safetensors"]
 
 
-def test_ctrl_c_ends_a_download_within_a_chunk(hub):
+class Ended(BaseException):
+    """What a handler for SIGTERM raises."""
+
+
+def raise_ended(number, frame):
+    raise Ended
+
+
+@pytest.mark.parametrize(
+    ("number", "handler", "raised"),
+    [
+        (signal.SIGINT, signal.default_int_handler, KeyboardInterrupt),
+        (signal.SIGTERM, raise_ended, Ended),
+        (signal.SIGHUP, raise_ended, Ended),
+    ],
+)
+def test_a_signal_ends_a_download_within_a_chunk(number, handler, raised, hub):
     hub.files[NAME] = {"config.json": CONFIG, "model.safetensors": weights(40 * MEGABYTE)}
     released = threading.Event()
 
     def interrupt(name, sent):
         if sent == 11 * MEGABYTE:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
         if sent == 33 * MEGABYTE:
             released.wait(20)  # a download that cannot end: only stopping gets out of it
 
     hub.before_chunk = interrupt
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        resolve(NAME, kind="model")
-    assert not released.is_set()
-    released.set()
-    assert signal.getsignal(signal.SIGINT) is before
+    before = signal.signal(number, handler)
+    try:
+        with pytest.raises(raised):
+            resolve(NAME, kind="model")
+        assert not released.is_set()
+        released.set()
+        assert signal.getsignal(number) is handler
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_full_disk_is_said_before_anything_is_fetched(hub, monkeypatch):

@@ -81,6 +81,11 @@ def test_the_config_can_name_the_model_and_can_veto():
     assert find("gemma-4-12B-it-8bit", {"text_config": {"hidden_size": 2560}}) is None
 
 
+@pytest.mark.parametrize("quantization", [None, 4, "4-bit", [4], {}, {"bits": None}, {"bits": "4"}, {"bits": True}])
+def test_a_quantization_that_says_no_bits_leaves_it_to_the_name(quantization):
+    assert find("Qwen3.8-27B-8bit", {"quantization": quantization}).id == "qwen3.8-27b-8bit"
+
+
 def test_the_data_is_sound():
     assert len({pair.id for pair in PAIRS}) == len(PAIRS) == 18
     for pair in PAIRS:

@@ -1,4 +1,5 @@
 import os
+import pwd
 
 import pytest
 from modelfolders import safetensors, write_model, write_repository
@@ -190,3 +191,24 @@ def test_a_folder_that_cannot_be_read_is_a_storage_error(tmp_path, monkeypatch):
     (folder / "model.safetensors.index.json").mkdir()  # reading it fails, for root too
     with pytest.raises(StorageError, match=r"index\.json cannot be read"):
         search(str(folder))
+
+
+@pytest.mark.parametrize("variable", ["MLX_DSPARK_HOME", "HF_HOME", "MLX_DSPARK_MODEL_DIRS"])
+def test_the_home_of_an_unknown_user_is_a_storage_error(variable, monkeypatch):
+    monkeypatch.setenv(variable, "~nobody-by-this-name/x")
+    with pytest.raises(StorageError, match=rf"~nobody-by-this-name/x.* is not known: set HOME, or set {variable} to"):
+        search(NAME)
+
+
+def test_without_a_home_folder_the_variables_suffice(tmp_path, monkeypatch):
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # an account that nobody knows
+    with pytest.raises(StorageError, match="set HOME, or set MLX_DSPARK_HOME"):
+        search(NAME)
+    monkeypatch.setenv("MLX_DSPARK_HOME", str(tmp_path / "own"))
+    with pytest.raises(StorageError, match="set HOME, or set HF_HOME"):
+        search(NAME)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    folder = write_model(tmp_path / "own/models" / NAME)
+    assert search(NAME).folder == folder
+    assert [shelf.kind for shelf in shelves()] == ["own", "hugging face"]

@@ -20,12 +20,30 @@ def refused(folder, file, content):
 @pytest.mark.parametrize("kind", ["model", "drafter"])
 def test_a_hostile_checkpoint_is_refused_and_its_file_never_runs(kind, tmp_path):
     touched = tmp_path / "touched"
-    config = {"model_type": "qwen3", "text_config": {"auto_map": {"AutoModel": "evil.M"}}}
+    pointer = {"auto_map": {"AutoModel": "evil.M"}} if kind == "model" else {"model_file": "evil.py"}
+    config = {"model_type": "qwen3", "text_config": pointer}
     folder = write_model(tmp_path / "m", config=config)
     (folder / "evil.py").write_text(f"open({str(touched)!r}, 'w')")
-    with pytest.raises(RemoteCodeRefused, match=r"config\.json: auto_map.*--trust-remote-code"):
+    with pytest.raises(RemoteCodeRefused, match=r"config\.json: (auto_map|model_file).*--trust-remote-code"):
         resolve(str(folder), kind=kind)
     assert resolve(str(folder), kind=kind, trust_remote_code=True) == folder
+    assert not touched.exists()
+    assert "evil" not in sys.modules
+
+
+def test_a_drafter_with_an_auto_map_is_read_and_its_file_never_runs(tmp_path):
+    from tiny import dflash_config, random_weights, write_head, write_llama
+
+    from dspark.drafters.conventions import open_drafter
+    from dspark.drafters.packaging import translate
+    from dspark.targets.target import Target
+
+    touched = tmp_path / "touched"
+    config = dflash_config() | {"auto_map": {"AutoModel": "evil.DFlashDraftModel"}}
+    folder = write_head(tmp_path / "head", config, random_weights(translate(config)))
+    (folder / "evil.py").write_text(f"open({str(touched)!r}, 'w')")
+    found = resolve(str(folder), kind="drafter")
+    assert open_drafter(found, Target.load(write_llama(tmp_path / "target"))).drafter.block > 0
     assert not touched.exists()
     assert "evil" not in sys.modules
 
