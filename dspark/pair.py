@@ -204,7 +204,7 @@ def _load_drafter(
         if name == registry.DEMO.id:
             opened = Opened(load_drafter(demo.head(), target, bits=bits, window=window), None)
         else:
-            path = Path(name).expanduser()
+            path = shelves.expanded(name, "--drafter")
             if path.suffix.lower() != ".gguf":
                 path = resolve(name, kind="drafter", trust_remote_code=options.trust_remote_code)
             opened = open_drafter(path, target, bits=bits, window=window, memory=drafter_memory())
