@@ -1,5 +1,6 @@
 """The command line: one Typer app; each subcommand imports what is heavy only when it runs."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -48,12 +49,21 @@ class _Inert(logging.Formatter):
         return inert(super().format(record))
 
 
+class _ToStderr(logging.Handler):
+    """Writes to whatever stderr is at the time: stdout is for results, and callers may put another stream in place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+
+
 @app.callback()
 def common(
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Options that stand before the subcommand."""
-    handler = logging.StreamHandler()  # to stderr: stdout is for results
+    handler = _ToStderr()
     handler.setFormatter(_Inert("mlx-dspark: %(message)s"))
     logger = logging.getLogger("dspark")
     logger.handlers = [handler]
