@@ -1,5 +1,6 @@
 """Fixtures that several rooms share."""
 
+import logging
 import os
 from pathlib import Path
 
@@ -17,6 +18,15 @@ def _own_drafter_memory(tmp_path_factory):
         memory = tmp_path_factory.mktemp("memory") / "drafters.json"
         patch.setattr(pair, "drafter_memory", lambda: memory)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _logger_as_imported():
+    """A command run in this process sets up logging; the next test starts without it."""
+    yield
+    logger = logging.getLogger("dspark")
+    logger.handlers.clear()
+    logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")
