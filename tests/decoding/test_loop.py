@@ -251,3 +251,18 @@ def test_lookup_continues_a_repetition():
     assert list(last.tokens) == period * 6
     assert last.statistics.lookup_rounds > 0 and last.statistics.rounds < 10
     assert max(e.drafted for e in events if isinstance(e, RoundCommitted)) <= 32
+
+
+@pytest.mark.parametrize("rule", [None, oracle])
+def test_a_choice_outside_the_vocabulary_fails_the_request_before_anything_is_committed(rule):
+    """A32: a head wider than the vocabulary says a token that does not exist."""
+    script = [*LONG[:6], 60, *LONG]
+    decoding, drafter = start([1], script, rule=rule, max_tokens=20)
+    decoding._target.config["vocab_size"] = 60
+    emitted = []
+    with pytest.raises(VerifierError):
+        for event in decoding.events():
+            if isinstance(event, RoundCommitted):
+                emitted += event.tokens
+    assert emitted == script[: len(emitted)] and 60 not in emitted
+    assert_settled(decoding, drafter, len(decoding.sequence.record))
