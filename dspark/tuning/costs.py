@@ -10,16 +10,21 @@ class CostModel:
 
     Both are measured points, sorted and at least one; between them costs are interpolated, beyond the last they grow
     by its slope. `source` says where they came from.
+
+    `ahead_ms` is one plain step that was fed ahead of its reading, which a round with proposals cannot be; None where
+    it was not measured.
     """
 
     verify: tuple[tuple[int, float], ...]
     draft: tuple[tuple[int, float], ...]
     source: str
+    ahead_ms: float | None = None
 
     @property
     def plain_ms(self) -> float:
-        """One plain decoding step."""
-        return self.verify_ms(1)
+        """One step of plain decoding, as fast as it goes."""
+        alone = self.verify_ms(1)
+        return alone if self.ahead_ms is None else min(self.ahead_ms, alone)
 
     def verify_ms(self, width: int) -> float:
         """One target forward over `width` rows."""

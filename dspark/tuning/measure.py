@@ -6,12 +6,14 @@ from statistics import median
 
 import mlx.core as mx
 
+from dspark.arrays import integers
 from dspark.drafters.drafter import Drafter, greedy
 from dspark.targets.target import Target
 from dspark.tuning.costs import CostModel
 
 _WIDTHS = (1, 2, 3, 5, 8, 16)
 _REPEATS = 4
+_AHEAD_STEPS = 6
 _CONTEXT_TOKENS = 64
 
 
@@ -37,7 +39,19 @@ def measure_costs(target: Target, drafter: Drafter | None) -> CostModel:
             mx.eval(cache.arrays)
         cache.truncate(base)
 
+    def feed_ahead(steps: int) -> None:
+        fed = [context_tokens[:, 0]]
+        for _ in range(steps):
+            logits, tapped = target.forward(fed[-1][None], cache)
+            fed.append(mx.argmax(logits[0], axis=-1).astype(mx.int32))
+            mx.async_eval(fed[-1], *([] if tapped is None else [tapped]))
+            if len(fed) > 2:
+                integers(fed[-2])
+        integers(fed[-1])
+        cache.truncate(base)
+
     verify = _interleaved(forward, _WIDTHS)
+    ahead = _interleaved(feed_ahead, (_AHEAD_STEPS,))[_AHEAD_STEPS] / _AHEAD_STEPS if cache.rollback == "trim" else None
     draft: dict[int, float] = {}
     if drafter is not None:
         context = drafter.new_context()
@@ -51,7 +65,7 @@ def measure_costs(target: Target, drafter: Drafter | None) -> CostModel:
             mx.eval(proposed.tokens, *([] if proposed.confidence is None else [proposed.confidence]))
 
         draft = _interleaved(propose, sorted({1, (drafter.block + 1) // 2, drafter.block}))
-    return CostModel(tuple(sorted(verify.items())), tuple(sorted(draft.items())), source="measured at load")
+    return CostModel(tuple(sorted(verify.items())), tuple(sorted(draft.items())), "measured at load", ahead)
 
 
 def _interleaved(run: Callable[[int], None], sizes: Sequence[int]) -> dict[int, float]:

@@ -125,8 +125,8 @@ class AutoPilot:
     """
 
     # Chosen by replaying recorded drafts of the demo pair over 24 prompts; broad optimum, nothing is sharp.
-    _FIRST_PARK_ROUNDS = 4
-    _LONGEST_PARK_ROUNDS = 32
+    _FIRST_PARK_ROUNDS = 8
+    _LONGEST_PARK_ROUNDS = 64
     _GAIN_MEMORY = 0.1
     _HOPE = 0.05  # what drafting is credited with before it is tried
     _HOPE_AGAIN = 0.03  # and after it was parked: one failed trial parks it again, a good one keeps it
@@ -166,15 +166,18 @@ class AutoPilot:
         if not self._lookup or tokens <= 0:
             return PLAIN, 0.0
         chance = self._matches.chance(match_length)
-        count, value = self._best_count([chance ** (k + 1) for k in range(tokens)])
+        count, value = self._best_count([chance ** (k + 1) for k in range(tokens)], instead=1.0)
         return (Plan("lookup", count), value) if count else (PLAIN, 0.0)
 
-    def _best_count(self, survival: Sequence[float]) -> tuple[int, float]:
-        """The number of proposals to verify, and its expected gain over a plain step at the current rate."""
+    def _best_count(self, survival: Sequence[float], instead: float) -> tuple[int, float]:
+        """The number of proposals to verify, and its expected gain at the current rate.
+
+        `instead` is the cost of the round without proposals: a plain step fed ahead, or one that has to wait.
+        """
         best, best_value, tokens = 0, 0.0, 0.0
         for count, chance in enumerate(survival, start=1):
             tokens += chance
-            value = tokens - self._rate * (self._steps(1 + count) - 1.0)
+            value = tokens - self._rate * (self._steps(1 + count) - instead)
             if value > best_value:
                 best, best_value = count, value
         return best, best_value
@@ -184,7 +187,7 @@ class AutoPilot:
 
     def trim(self, confidences: Sequence[float] | None, count: int) -> int:
         count = confident_prefix(confidences, count, self._confidence)
-        return self._best_count(self._drafts.survival(confidences, count))[0]
+        return self._best_count(self._drafts.survival(confidences, count), instead=self._steps(1))[0]
 
     def observe(self, outcome: Outcome) -> None:
         # Counted here and not when planning: rounds that were fed ahead are never planned.

@@ -146,3 +146,15 @@ def test_parking_ends_even_where_rounds_are_fed_ahead_without_being_planned():
         ahead = plan.source == "plain" and pilot.surely_plain(0)
         pilot.observe(Outcome(plan.source, plan.cap, 1 if plan.source == "drafter" else 0, 0, 0, (0.5,) * plan.cap))
     assert 8 <= drafted <= 40
+
+
+def test_costs_are_counted_in_steps_as_plain_decoding_takes_them():
+    """A step that is fed ahead is cheaper than one that waits, and that is what proposals have to beat."""
+    costs = CostModel(((1, 10.0), (2, 11.5)), (), "test", ahead_ms=9.0)
+    assert costs.plain_ms == 9.0
+    assert CostModel(((1, 10.0),), (), "test", ahead_ms=11.0).plain_ms == 10.0
+    # A match of two is believed at 0.25: worth a row of 0.15 steps, but not the 0.28 that it really costs.
+    waits = AutoPilot(CostModel(costs.verify, (), "test"), max_cap=32, block=0, lookup=True)
+    ahead = AutoPilot(costs, max_cap=32, block=0, lookup=True)
+    assert waits.plan(2, 1, 100).source == "lookup"
+    assert ahead.plan(2, 1, 100) == PLAIN
