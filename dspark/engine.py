@@ -78,7 +78,8 @@ class Engine:
             NotLoaded: nothing is loaded.
             UsageError: the pair cannot do it; the message names the limit.
         """
-        loaded = self._require().loaded
+        pair = self._require()
+        loaded, drafter = pair.loaded, pair.drafter
         mode = loaded.default.mode if options.mode == "auto" else options.mode
         if mode not in loaded.modes:
             raise UsageError(f"mode {mode} is not possible for {loaded.model}: it supports {', '.join(loaded.modes)}")
@@ -93,7 +94,6 @@ class Engine:
             return Speculation("lookup", cap=cap, lookup=True, confidence=0.0)
         default_lookup = loaded.default.lookup
         confidence = options.confidence or 0.0
-        drafter = self._require().drafter
         if confidence > 0 and (drafter is None or not drafter.has_confidence):
             raise UsageError(f"the drafter {loaded.drafter} has no confidence head; leave the confidence threshold out")
         return Speculation(mode, cap, default_lookup if options.lookup is None else options.lookup, confidence)
@@ -110,8 +110,7 @@ class Engine:
     def start(self, request: Request) -> Decoding:
         """A decoding that has not begun, for callers that want its state (`Decoding.sequence`) beside its events."""
         pair = self._require()
-        if self._generating:
-            raise EngineBusy("a generation is already running; wait for it or cancel it")
+        self._require_idle()
         _check(request, pair.loaded)
         request.sampling.check(pair.loaded.vocabulary)
         speculation = self.resolve(request.speculation)
@@ -119,8 +118,7 @@ class Engine:
         return Decoding(pair.target, drafter, self._pilot(speculation, drafter), request, lookup=speculation.lookup)
 
     def _run(self, decoding: Decoding) -> Iterator[Event]:
-        if self._generating:
-            raise EngineBusy("a generation is already running; wait for it or cancel it")
+        self._require_idle()
         self._generating = True
         try:
             yield from decoding.events()
@@ -183,6 +181,10 @@ class Engine:
         (second, first), (low, high) = integers(order), floats(scores[order])
         peak = floats(mx.max(mx.abs(logits[0, -1]))[None])[0]
         return TopTwo(first=first, second=second, gap=(high - low) * (sampling.temperature or 1.0), logit=peak)
+
+    def _require_idle(self) -> None:
+        if self._generating:
+            raise EngineBusy("a generation is already running; wait for it or cancel it")
 
     def _require(self) -> Pair:
         if self._pair is None:

@@ -22,7 +22,6 @@ class Submission:
 
     plan: Plan
     start: int
-    anchor: mx.array
     proposals: mx.array | None
     verified: int
     match_length: int
@@ -117,21 +116,17 @@ class Rounds:
         verified = 0 if proposals is None else int(proposals.shape[0])
         if noise is None:
             noise = self._chooser.noise(len(sequence.stop.tokens) + ahead, 1 + verified)
-        values = logits[0]
-        if self._chooser.reads_history:
-            drafted = [] if proposals is None else integers(proposals)
-            values = self._chooser.process(values, sequence.recent(HISTORY_TOKENS) + drafted)
-        else:
-            values = self._chooser.process(values, ())
+        history: list[int] = []
+        if self._chooser.reads_history:  # only then are the proposals waited for
+            history = sequence.recent(HISTORY_TOKENS) + ([] if proposals is None else integers(proposals))
+        values = self._chooser.process(logits[0], history)
         choices = self._chooser.choose(values, None if noise is None else noise[: 1 + verified])
         peaks = mx.max(logits[0], axis=-1)
         logprobs = None if self._top_logprobs is None else Logprobs(logits[0], choices, self._top_logprobs)
         sequence.tally.target_forwards += 1
         extra = [*([] if rows is None else [rows]), *([] if logprobs is None else logprobs.arrays)]
         mx.async_eval(choices, peaks, *extra)
-        return Submission(
-            plan, start, anchor, proposals, verified, match.length, confidences, choices, peaks, rows, logprobs
-        )
+        return Submission(plan, start, proposals, verified, match.length, confidences, choices, peaks, rows, logprobs)
 
     def read(self, sequence: Sequence, submission: Submission) -> Reading:
         """Wait for a round, decide what is accepted, and give back the rest of the cache.

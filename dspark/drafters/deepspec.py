@@ -8,11 +8,11 @@ its norms as offsets from one.
 from typing import Any
 
 from dspark.drafters.config import DrafterConfig, RopeConfig
-from dspark.drafters.fields import Backbone, Block, SequentialHeads, check_taps, lifted, parse
+from dspark.drafters.fields import DSparkHead, lifted, parse
 from dspark.errors import DrafterFormatError
 
 
-class _File(Backbone, SequentialHeads, Block):
+class _File(DSparkHead):
     draft_vocab_size: int | None = None
     enable_qwen35_gated_q_proj: bool = False
     partial_rotary_factor: float | None = None
@@ -28,22 +28,12 @@ def translate(fields: dict[str, Any]) -> DrafterConfig:
     require_full_vocabulary(file.draft_vocab_size, file.vocab_size)
     fork = file.enable_qwen35_gated_q_proj or fields.get("architectures") == ["Qwen35DSparkModel"]
     return DrafterConfig(
-        kind="dspark",
         packaging="deepspec",
-        block=file.block_size,
-        layout="next",
-        taps=check_taps(file.target_layer_ids),
-        mask_id=file.mask_token_id,
-        target_layers=file.num_target_layers,
-        draft_vocabulary=file.vocab_size,
-        markov=file.markov(),
-        confidence=file.confidence(file.block_size),
         rope=_partial(file) if fork else file.rope(scaled=False),
         layers=file.full_attention(),
         gated_query=file.enable_qwen35_gated_q_proj,
         norm_offset=fork,
-        quantization=fields.get("quantization"),
-        **file.canonical(),
+        **file.dspark(fields.get("quantization")),
     )
 
 

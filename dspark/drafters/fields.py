@@ -158,6 +158,26 @@ class SequentialHeads(Fields):
         )
 
 
+class DSparkHead(Backbone, Block, SequentialHeads):
+    """A full-vocabulary DSpark head whose every slot proposes: what three packagings say in the same words."""
+
+    def dspark(self, quantization: object) -> dict[str, Any]:
+        """The terms of `DrafterConfig` that come straight from here; `quantization` is the file's own, unread."""
+        return {
+            "kind": "dspark",
+            "block": self.block_size,
+            "layout": "next",
+            "taps": check_taps(self.target_layer_ids),
+            "mask_id": self.mask_token_id,
+            "target_layers": self.num_target_layers,
+            "draft_vocabulary": self.vocab_size,
+            "markov": self.markov(),
+            "confidence": self.confidence(self.block_size),
+            "quantization": quantization,
+            **self.canonical(),
+        }
+
+
 def anchor_predicts(block_size: int, speculative_tokens: int | None, sample_from_anchor: bool | None) -> bool | None:
     """Whether slot 0 makes the first proposal (a block of n slots then proposes n), or is unused (n - 1).
 

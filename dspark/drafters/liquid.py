@@ -3,10 +3,10 @@
 from typing import Any
 
 from dspark.drafters.config import DrafterConfig
-from dspark.drafters.fields import Backbone, Block, SequentialHeads, check_taps, lifted, parse
+from dspark.drafters.fields import DSparkHead, lifted, parse
 
 
-class _File(Backbone, Block, SequentialHeads):
+class _File(DSparkHead):
     rope_is_neox_style: bool | None = None
 
 
@@ -18,19 +18,9 @@ def translate(fields: dict[str, Any]) -> DrafterConfig:
     """
     file = parse(_File, lifted(fields, "dflash_config"), "LiquidAI packaging")
     return DrafterConfig(
-        kind="dspark",
         packaging="liquid",
-        block=file.block_size,
-        layout="next",
-        taps=check_taps(file.target_layer_ids),
-        mask_id=file.mask_token_id,
-        target_layers=file.num_target_layers,
-        draft_vocabulary=file.vocab_size,
-        markov=file.markov(),
-        confidence=file.confidence(file.block_size),
         rope=file.rope(scaled=True, traditional=file.rope_is_neox_style is False),
         layers=file.full_attention(),
-        quantization=fields.get("quantization"),
         open=("rope",) if file.rope_is_neox_style is None else (),
-        **file.canonical(),
+        **file.dspark(fields.get("quantization")),
     )

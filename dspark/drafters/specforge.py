@@ -7,11 +7,11 @@ Rotary scaling is the drafter's own here.
 from typing import Any
 
 from dspark.drafters.config import DrafterConfig, LayerConfig
-from dspark.drafters.fields import Backbone, Block, SequentialHeads, Windows, check_taps, lifted, parse
+from dspark.drafters.fields import DSparkHead, Windows, lifted, parse
 from dspark.errors import DrafterFormatError
 
 
-class _File(Backbone, Block, SequentialHeads, Windows):
+class _File(DSparkHead, Windows):
     projector_type: str
     attention_mode: str = "gqa"
     is_causal: bool | None = None
@@ -33,18 +33,8 @@ def translate(fields: dict[str, Any]) -> DrafterConfig:
         for window in file.windows(file.num_hidden_layers)
     )
     return DrafterConfig(
-        kind="dspark",
         packaging="specforge",
-        block=file.block_size,
-        layout="next",
-        taps=check_taps(file.target_layer_ids),
-        mask_id=file.mask_token_id,
-        target_layers=file.num_target_layers,
-        draft_vocabulary=file.vocab_size,
-        markov=file.markov(),
-        confidence=file.confidence(file.block_size),
         rope=file.rope(scaled=True),
         layers=layers,
-        quantization=fields.get("quantization"),
-        **file.canonical(),
+        **file.dspark(fields.get("quantization")),
     )
