@@ -9,7 +9,6 @@ import mlx.core as mx
 
 from dspark.arrays import floats, integers
 from dspark.decoding.events import Event
-from dspark.decoding.lookup import MAX_DRAFT_TOKENS
 from dspark.decoding.loop import PREFILL_CHUNK_TOKENS, Decoding
 from dspark.decoding.request import Request, Sampling, Speculation, SpeculationOptions
 from dspark.decoding.sampling import Chooser
@@ -19,7 +18,7 @@ from dspark.errors import EngineBusy, NotLoaded, PromptError, UsageError
 from dspark.pair import Loaded, LoadOptions, Pair, load_pair, plugged
 from dspark.tuning.costs import CostModel
 from dspark.tuning.measure import measure_costs
-from dspark.tuning.pilot import AutoPilot, FixedPilot, Pilot, PlainPilot
+from dspark.tuning.pilot import MAX_ROUND_TOKENS, Pilot, pilot_for
 
 __all__ = ["Engine", "LoadOptions", "Loaded"]
 
@@ -85,7 +84,7 @@ class Engine:
             raise UsageError(f"mode {mode} is not possible for {loaded.model}: it supports {', '.join(loaded.modes)}")
         if mode == "baseline":
             return Speculation("baseline", cap=0, lookup=False, confidence=0.0)
-        most = MAX_DRAFT_TOKENS if mode == "lookup" else loaded.block
+        most = MAX_ROUND_TOKENS if mode == "lookup" else loaded.block
         cap = "auto" if options.cap is None else options.cap
         if cap != "auto" and not 1 <= cap <= most:
             what = "lookup proposes at most" if mode == "lookup" else f"the drafter {loaded.drafter} was trained for"
@@ -126,21 +125,12 @@ class Engine:
             self._generating = False
 
     def _pilot(self, speculation: Speculation, drafter: Drafter | None) -> Pilot:
-        if speculation.mode == "baseline":
-            return PlainPilot()
-        if speculation.cap != "auto":
-            return FixedPilot(
-                speculation.cap,
-                drafter=drafter is not None,
-                lookup=speculation.lookup,
-                confidence=speculation.confidence,
-            )
-        return AutoPilot(
-            self.costs(),
-            max_cap=MAX_DRAFT_TOKENS,
+        return pilot_for(
+            speculation.cap,
             block=drafter.block if drafter else 0,
             lookup=speculation.lookup,
             confidence=speculation.confidence,
+            costs=self.costs,
         )
 
     def costs(self) -> CostModel:

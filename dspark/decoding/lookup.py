@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-# A shorter match says too little about what follows.
-MIN_MATCH_TOKENS = 2
-MAX_DRAFT_TOKENS = 32
+from dspark.tuning.pilot import MAX_ROUND_TOKENS, MIN_MATCH_TOKENS
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ class LookupIndex:
         link = self._link[self._last]
         return self._length[link] if link > 0 else 0
 
-    def match(self, limit: int = MAX_DRAFT_TOKENS) -> Match:
+    def match(self, limit: int = MAX_ROUND_TOKENS) -> Match:
         """The longest earlier occurrence of the newest tokens and what followed it.
 
         At most as many tokens are proposed as matched, and at most `limit`: a long match is a reason to trust a long

@@ -74,12 +74,12 @@ class Rounds:
         return self._verify(sequence, PLAIN, anchor, None)
 
     def submit_after(self, sequence: Sequence, pending: Submission) -> Submission | None:
-        """Start a plain round on top of a plain one that was not read yet, if that is what will come anyway.
+        """Start a plain round on top of a plain one that was not read yet, where the pilot wants one in any case.
 
         Keeps the device busy while the host reads, streams and plans.
         """
         suffix = sequence.index.suffix_length if sequence.index is not None else 0
-        if pending.verified or self._chooser.reads_history or not self._pilot.surely_plain(suffix):
+        if pending.verified or self._chooser.reads_history or not self._pilot.plain_ahead(suffix):
             return None
         return self._verify(sequence, PLAIN, pending.choices, None, ahead=1)
 
@@ -151,6 +151,7 @@ class Rounds:
             accepted,
             submission.match_length,
             submission.confidences,
+            sequence.cache.length,
         )
         logprobs = () if submission.logprobs is None else submission.logprobs.read(accepted + 1)
         return Reading((*proposals[:accepted], choices[accepted]), outcome, logprobs)

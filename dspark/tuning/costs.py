@@ -1,24 +1,43 @@
-"""What a round costs on this machine: verify by width, draft by cap."""
+"""What a round costs on this machine: verify by width and depth, draft by cap and depth."""
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+Points = tuple[tuple[int, float], ...]
+
+# A step this large against the cost of one row is a knee (field report B5).
+_KNEE_SHARE = 0.15
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Costs with `tokens` of context in the caches; meanings as in `CostModel`."""
+
+    tokens: int
+    verify: Points
+    draft: Points = ()
+    ahead_ms: float | None = None
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """Milliseconds of one target forward by width (rows), and of one draft by cap (proposals).
+    """Milliseconds of one target forward by width (rows), and of one draft by cap (proposals), at a short context.
 
-    Both are measured points, sorted and at least one; between them costs are interpolated, beyond the last they grow
-    by its slope. `source` says where they came from.
+    Both are measured points, sorted and at least one of `verify`; between them costs are interpolated, beyond the last
+    they grow by its slope. `source` says where they came from.
 
     `ahead_ms` is one plain step that was fed ahead of its reading, which a round with proposals cannot be; None where
-    it was not measured.
+    it was not measured. `deeper` holds the same at greater depths, sorted; `depth` is the context of the first ones.
     """
 
-    verify: tuple[tuple[int, float], ...]
-    draft: tuple[tuple[int, float], ...]
+    verify: Points
+    draft: Points
     source: str
     ahead_ms: float | None = None
+    depth: int = 0
+    deeper: tuple[Depth, ...] = ()
 
     @property
     def plain_ms(self) -> float:
@@ -28,14 +47,48 @@ class CostModel:
 
     def verify_ms(self, width: int) -> float:
         """One target forward over `width` rows."""
-        return _interpolate(self.verify, width)
+        return interpolate(self.verify, width)
 
     def draft_ms(self, cap: int) -> float:
         """One draft of `cap` proposals; 0 where nothing is drafted."""
-        return _interpolate(self.draft, cap) if cap > 0 and self.draft else 0.0
+        return interpolate(self.draft, cap) if cap > 0 and self.draft else 0.0
+
+    def at(self, tokens: int) -> "CostModel":
+        """The same with `tokens` of context, interpolated between the measured depths.
+
+        Beyond the deepest, costs grow as they did up to it. Without deeper measurements the model is its own answer.
+        """
+        if not self.deeper or tokens <= self.depth:
+            return self
+        stops = (Depth(self.depth, self.verify, self.draft, self.ahead_ms), *self.deeper)
+        above = next((k for k, stop in enumerate(stops) if stop.tokens >= tokens), len(stops) - 1)
+        low, high = stops[above - 1], stops[above]
+        share = (tokens - low.tokens) / (high.tokens - low.tokens)
+        ahead = None
+        if low.ahead_ms is not None and high.ahead_ms is not None:
+            ahead = _between(low.ahead_ms, high.ahead_ms, share)
+        return replace(
+            self,
+            verify=_blend(low.verify, high.verify, share),
+            draft=_blend(low.draft, high.draft, share) if low.draft and high.draft else self.draft,
+            ahead_ms=ahead,
+            depth=tokens,
+            deeper=(),
+        )
 
 
-def _interpolate(points: tuple[tuple[int, float], ...], x: int) -> float:
+def _between(low: float, high: float, share: float) -> float:
+    # Past the deepest point noise must not make a longer context cheaper.
+    return low + share * (high - low) if share <= 1.0 else high + (share - 1.0) * max(high - low, 0.0)
+
+
+def _blend(low: Points, high: Points, share: float) -> Points:
+    places = sorted({place for place, _ in (*low, *high)})
+    return tuple((place, _between(interpolate(low, place), interpolate(high, place), share)) for place in places)
+
+
+def interpolate(points: Points, x: int) -> float:
+    """The value at `x` of a curve through sorted `points`: constant before them, by the last slope behind them."""
     at = bisect_left(points, (x,))
     if at < len(points) and points[at][0] == x:
         return points[at][1]
@@ -46,3 +99,18 @@ def _interpolate(points: tuple[tuple[int, float], ...], x: int) -> float:
     low, high = (points[at - 1], points[at]) if at < len(points) else points[-2:]
     slope = (high[1] - low[1]) / (high[0] - low[0])
     return low[1] + slope * (x - low[0]) if at < len(points) else high[1] + max(slope, 0.0) * (x - high[0])
+
+
+def knee(milliseconds: Sequence[float]) -> int | None:
+    """The first width (1 is the first entry) whose step is dear, or None where the curve has no such step.
+
+    A step is dear when it exceeds the mean of the steps before it by 15 % of the cost of one row. A point that a wider
+    one undercuts is noise, and is taken at the wider one's cost.
+    """
+    lower = list(accumulate(reversed(milliseconds), min))[::-1]
+    steps = [after - before for before, after in pairwise(lower)]
+    for k, step in enumerate(steps):
+        mean = sum(steps[:k]) / k if k else 0.0
+        if step > mean + _KNEE_SHARE * milliseconds[0]:
+            return k + 2
+    return None

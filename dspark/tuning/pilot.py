@@ -3,16 +3,20 @@
 At temperature 0 every choice made here is lossless; it only decides the speed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 from typing import Literal, Protocol
 
-from dspark.tuning.acceptance import DraftAcceptance, LookupAcceptance
+from dspark.tuning.acceptance import DraftAcceptance, LookupAcceptance, Prior
 from dspark.tuning.costs import CostModel
 
 Source = Literal["drafter", "lookup", "plain"]
+# No round proposes more, whatever it could look up.
+MAX_ROUND_TOKENS = 32
+# A shorter match says too little about what follows.
+MIN_MATCH_TOKENS = 2
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,10 @@ PLAIN = Plan("plain", 0)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a round came to: `verified` proposals of a draft of `cap`, `accepted` of them."""
+    """What a round came to: `verified` proposals of a draft of `cap`, `accepted` of them.
+
+    `context` is the length of the target's cache after it.
+    """
 
     source: Source
     cap: int
@@ -36,6 +43,7 @@ class Outcome:
     accepted: int
     match_length: int = 0
     confidences: tuple[float, ...] | None = None
+    context: int = 0
 
 
 def confident_prefix(confidences: Sequence[float] | None, count: int, threshold: float) -> int:
@@ -63,8 +71,11 @@ class Pilot(Protocol):
     def observe(self, outcome: Outcome) -> None:
         """Learn from a finished round."""
 
-    def surely_plain(self, match_length: int) -> bool:
-        """Whether the round after next is plain whatever the next token is (the match can grow by one at most)."""
+    def plain_ahead(self, match_length: int) -> bool:
+        """Whether the round after a plain one is to be plain whatever that one brings, so that it can start early.
+
+        `match_length` is the newest match, which can grow by one at most.
+        """
 
 
 class PlainPilot:
@@ -81,7 +92,7 @@ class PlainPilot:
     def observe(self, outcome: Outcome) -> None:
         pass
 
-    def surely_plain(self, match_length: int) -> bool:
+    def plain_ahead(self, match_length: int) -> bool:
         return True
 
 
@@ -112,8 +123,28 @@ class FixedPilot:
     def observe(self, outcome: Outcome) -> None:
         pass
 
-    def surely_plain(self, match_length: int) -> bool:
-        return not self._drafter and (self._lookup_from is None or match_length == 0)
+    def plain_ahead(self, match_length: int) -> bool:
+        return not self._drafter and (self._lookup_from is None or match_length + 1 < MIN_MATCH_TOKENS)
+
+
+def pilot_for(
+    cap: int | Literal["auto"],
+    *,
+    block: int,
+    lookup: bool,
+    confidence: float,
+    costs: Callable[[], CostModel],
+    prior: Prior = Prior(),
+) -> Pilot:
+    """The pilot of a setting: `cap` 0 is plain decoding, `block` 0 stands for no drafter.
+
+    `costs` is asked for only where rounds are weighed.
+    """
+    if cap == 0 or not (block or lookup):
+        return PlainPilot()
+    if cap != "auto":
+        return FixedPilot(cap, drafter=block > 0, lookup=lookup, confidence=confidence)
+    return AutoPilot(costs(), max_cap=MAX_ROUND_TOKENS, block=block, lookup=lookup, confidence=confidence, prior=prior)
 
 
 class AutoPilot:
@@ -129,20 +160,38 @@ class AutoPilot:
     _LONGEST_PARK_ROUNDS = 64
     _GAIN_MEMORY = 0.1
     _HOPE = 0.05  # what drafting is credited with before it is tried
-    _HOPE_AGAIN = 0.03  # and after it was parked: one failed trial parks it again, a good one keeps it
+    _HOPE_AGAIN = 0.01  # and after it was parked: one failed trial parks it again, a good one keeps it
 
-    def __init__(self, costs: CostModel, *, max_cap: int, block: int, lookup: bool, confidence: float = 0.0) -> None:
+    # How often a token makes a first match, and what share of its worth a match loses by coming one token late.
+    _NEW_MATCH = 0.25
+    _DELAY = 0.5
+    # How far the context may grow before costs are read off anew.
+    _DEPTH_STEP_TOKENS = 256
+
+    def __init__(
+        self,
+        costs: CostModel,
+        *,
+        max_cap: int,
+        block: int,
+        lookup: bool,
+        confidence: float = 0.0,
+        prior: Prior = Prior(),
+    ) -> None:
         """`block` is the drafter's, 0 without one; `max_cap` bounds every round.
 
-        A `confidence` threshold above 0 cuts drafts short before anything is weighed.
+        A `confidence` threshold above 0 cuts drafts short before anything is weighed. `prior` is what recorded answers
+        of this pair were accepted.
         """
+        self._everywhere = costs
         self._costs = costs
+        self._depth = 0
         self._max_cap = max_cap
         self._block = min(block, max_cap)
         self._lookup = lookup
         self._confidence = confidence
-        self._drafts = DraftAcceptance(block)
-        self._matches = LookupAcceptance()
+        self._drafts = DraftAcceptance(block, prior)
+        self._matches = LookupAcceptance(prior)
         self._gain = self._HOPE
         self._rate = 1.0
         self._parked = 0
@@ -165,8 +214,7 @@ class AutoPilot:
     def _best_lookup(self, match_length: int, tokens: int) -> tuple[Plan, float]:
         if not self._lookup or tokens <= 0:
             return PLAIN, 0.0
-        chance = self._matches.chance(match_length)
-        count, value = self._best_count([chance ** (k + 1) for k in range(tokens)], instead=1.0)
+        count, value = self._best_count(self._matches.survival(match_length, tokens), instead=1.0)
         return (Plan("lookup", count), value) if count else (PLAIN, 0.0)
 
     def _best_count(self, survival: Sequence[float], instead: float) -> tuple[int, float]:
@@ -190,6 +238,8 @@ class AutoPilot:
         return self._best_count(self._drafts.survival(confidences, count), instead=self._steps(1))[0]
 
     def observe(self, outcome: Outcome) -> None:
+        if abs(outcome.context - self._depth) >= self._DEPTH_STEP_TOKENS:
+            self._depth, self._costs = outcome.context, self._everywhere.at(outcome.context)
         # Counted here and not when planning: rounds that were fed ahead are never planned.
         self._parked = max(self._parked - 1, 0)
         cost = self._steps(1 + outcome.verified)
@@ -211,7 +261,12 @@ class AutoPilot:
         elif self._gain > self._HOPE:
             self._park_rounds = self._FIRST_PARK_ROUNDS
 
-    def surely_plain(self, match_length: int) -> bool:
+    def plain_ahead(self, match_length: int) -> bool:
         if self._block and self._parked < 2:
             return False
-        return not self._lookup or self._best_lookup(match_length + 1, match_length + 1)[0] is PLAIN
+        if not self._lookup or match_length + 1 < MIN_MATCH_TOKENS:
+            return True
+        # A match that appears meanwhile is looked up one token later, and loses a part of what it is worth.
+        value = self._best_lookup(match_length + 1, match_length + 1)[1]
+        grows = self._matches.survival(match_length, 1)[0] if match_length >= MIN_MATCH_TOKENS else self._NEW_MATCH
+        return self._DELAY * grows * value <= self._steps(1) - 1.0

@@ -3,7 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dspark.decoding.lookup import MAX_DRAFT_TOKENS, MIN_MATCH_TOKENS, LookupIndex
+from dspark.decoding.lookup import LookupIndex
+from dspark.tuning.pilot import MAX_ROUND_TOKENS, MIN_MATCH_TOKENS
 
 
 def longest_earlier_suffix(tokens):
@@ -28,7 +29,7 @@ def test_the_longest_match_wins(tokens):
             assert match.tokens == ()
             continue
         assert match.length == length
-        assert len(match.tokens) == min(length, MAX_DRAFT_TOKENS)
+        assert len(match.tokens) == min(length, MAX_ROUND_TOKENS)
         # What is proposed did follow an earlier occurrence (continued past the end by its period).
         starts = [i for i in range(len(seen) - length) if seen[i : i + length] == seen[-length:]]
         continuations = []
@@ -59,7 +60,7 @@ def test_the_draft_grows_with_the_match_up_to_the_limit():
     for token in text[:50]:
         index.extend([token])
         lengths.append(len(index.match().tokens))
-    assert lengths[:4] == [0, 2, 3, 4] and max(lengths) == MAX_DRAFT_TOKENS
+    assert lengths[:4] == [0, 2, 3, 4] and max(lengths) == MAX_ROUND_TOKENS
 
 
 def test_the_index_stays_linear_in_the_context():

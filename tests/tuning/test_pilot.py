@@ -83,7 +83,7 @@ def test_a_promise_of_a_plain_round_is_kept():
             promised += 1
             assert plan == PLAIN
         pilot.observe(Outcome(plan.source, plan.cap, 0 if plan.source == "drafter" else plan.cap, 0, match))
-        sure = pilot.surely_plain(match)
+        sure = pilot.plain_ahead(match)
     assert promised > 50
 
 
@@ -100,7 +100,7 @@ def test_fixed_caps_prefer_a_long_match_and_obey_confidence():
 
 
 def test_plain_never_proposes():
-    assert PlainPilot().plan(9, 9, 9) == PLAIN and PlainPilot().surely_plain(9)
+    assert PlainPilot().plan(9, 9, 9) == PLAIN and PlainPilot().plain_ahead(9)
 
 
 def test_a_confidence_threshold_bounds_what_auto_verifies():
@@ -143,17 +143,17 @@ def test_parking_ends_even_where_rounds_are_fed_ahead_without_being_planned():
     for _ in range(400):
         plan = PLAIN if ahead else pilot.plan(0, 0, 1000)
         drafted += plan.source == "drafter"
-        ahead = plan.source == "plain" and pilot.surely_plain(0)
+        ahead = plan.source == "plain" and pilot.plain_ahead(0)
         pilot.observe(Outcome(plan.source, plan.cap, 1 if plan.source == "drafter" else 0, 0, 0, (0.5,) * plan.cap))
     assert 8 <= drafted <= 40
 
 
 def test_costs_are_counted_in_steps_as_plain_decoding_takes_them():
     """A step that is fed ahead is cheaper than one that waits, and that is what proposals have to beat."""
-    costs = CostModel(((1, 10.0), (2, 11.5)), (), "test", ahead_ms=9.0)
+    costs = CostModel(((1, 10.0), (2, 12.5)), (), "test", ahead_ms=9.0)
     assert costs.plain_ms == 9.0
     assert CostModel(((1, 10.0),), (), "test", ahead_ms=11.0).plain_ms == 10.0
-    # A match of two is believed at 0.25: worth a row of 0.15 steps, but not the 0.28 that it really costs.
+    # A match of two is believed at 0.35: worth a row of 0.25 steps, but not the 0.39 that it really costs.
     waits = AutoPilot(CostModel(costs.verify, (), "test"), max_cap=32, block=0, lookup=True)
     ahead = AutoPilot(costs, max_cap=32, block=0, lookup=True)
     assert waits.plan(2, 1, 100).source == "lookup"

@@ -1,0 +1,52 @@
+"""Replaying recorded answers under a policy and a cost model: what a setting would come to, without the machine."""
+
+from dataclasses import dataclass
+
+from dspark.tuning.costs import CostModel
+from dspark.tuning.pilot import PLAIN, Outcome, Pilot
+from dspark.tuning.traces import Trace
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What one answer came to. `rounds` holds (tokens settled, milliseconds) of each round."""
+
+    rounds: tuple[tuple[int, float], ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens settled."""
+        return sum(tokens for tokens, _ in self.rounds)
+
+    @property
+    def ms(self) -> float:
+        """Time of all rounds."""
+        return sum(ms for _, ms in self.rounds)
+
+
+def replay(trace: Trace, pilot: Pilot, costs: CostModel) -> Replay:
+    """Decode `trace` with `pilot` as the loop would, at `costs`.
+
+    A plain round is fed ahead where the pilot promises that it will be plain, as the loop does.
+    """
+    rounds: list[tuple[int, float]] = []
+    at, ahead, total = 0, False, len(trace.places)
+    while at < total:
+        place, room = trace.places[at], total - at - 1
+        plan = PLAIN if ahead else pilot.plan(place.suffix if place.offered else 0, place.offered, room)
+        ms, verified, right = 0.0, 0, 0
+        if plan.source == "drafter":
+            ms += costs.draft_ms(plan.cap)
+            verified = pilot.trim(place.confidences[: plan.cap] if place.confidences else None, plan.cap)
+            right = place.drafted
+        elif plan.source == "lookup":
+            verified, right = plan.cap, place.matched
+        accepted = min(right, verified, room)
+        promised = plan.source == "plain" and pilot.plain_ahead(place.suffix)
+        ms += costs.plain_ms if ahead or promised else costs.verify_ms(1 + verified)
+        ahead = promised
+        confidences = place.confidences[: plan.cap] if plan.source == "drafter" and place.confidences else None
+        pilot.observe(Outcome(plan.source, plan.cap, verified, accepted, place.suffix, confidences))
+        rounds.append((accepted + 1, ms))
+        at += accepted + 1
+    return Replay(tuple(rounds))

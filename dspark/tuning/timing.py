@@ -1,0 +1,103 @@
+"""Timing of repeated actions: interleaved, warmed until stable, outliers rejected, bad points taken again. No MLX."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+# An observation further than this many (normal-equivalent) median absolute deviations from the median is left out.
+_OUTLIER = 3.5
+_MAD_TO_SIGMA = 1.4826
+# Warm-up ends when a pass over all actions takes at most this much less than the one before.
+_STABLE = 0.03
+_WARM_PASSES = 6
+# A point is bad when its observations scatter this much, and is then measured again, a few times at most.
+BAD_SPREAD = 0.10
+_ATTEMPTS = 2
+LEAST_REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of one action: the median of the `count` observations kept, and their relative spread.
+
+    `spread` is 1.48 times the median absolute deviation over the median, which estimates the relative standard
+    deviation; `rejected` counts the outliers left out.
+    """
+
+    ms: float
+    spread: float
+    count: int
+    rejected: int = 0
+
+    @property
+    def error(self) -> float:
+        """Relative standard error of `ms`."""
+        return 1.2533 * self.spread / self.count**0.5 if self.count else float("inf")
+
+
+def robust(observations: Sequence[float]) -> Timing:
+    """The typical one among `observations` (milliseconds, at least one)."""
+    middle = median(observations)
+    scatter = _MAD_TO_SIGMA * median(abs(value - middle) for value in observations)
+    # Where most are equal to the clock's step any other would be an outlier; a hundredth is no offence.
+    limit = _OUTLIER * max(scatter, 0.01 * middle)
+    kept = [value for value in observations if abs(value - middle) <= limit]
+    centre = median(kept)
+    scatter = _MAD_TO_SIGMA * median(abs(value - centre) for value in kept)
+    return Timing(centre, scatter / centre if centre > 0 else 0.0, len(kept), len(observations) - len(kept))
+
+
+class Stopwatch:
+    """Times actions against each other. `budget_s` bounds one table; `clock` is in seconds."""
+
+    def __init__(self, budget_s: float, clock: Callable[[], float] = time.perf_counter, repeats: int = 25) -> None:
+        self._budget_s = budget_s
+        self._clock = clock
+        self._repeats = repeats
+
+    def table(
+        self, actions: Mapping[int, Callable[[], object]], tick: Callable[[], None] = lambda: None
+    ) -> dict[int, Timing]:
+        """Timings of all `actions`, taken in turn so that a slow moment of the machine meets all of them.
+
+        `tick` is called after every pass.
+        """
+        last = self._warm(actions, tick)
+        passes = max(min(self._repeats, int(self._budget_s / max(last, 1e-9))), LEAST_REPEATS)
+        seen: dict[int, list[float]] = {key: [] for key in actions}
+        self._observe(actions, seen, passes, tick)
+        for _ in range(_ATTEMPTS):
+            bad = {key: actions[key] for key in actions if robust(seen[key]).spread > BAD_SPREAD}
+            if not bad:
+                break
+            self._observe(bad, seen, passes, tick)
+        return {key: robust(values) for key, values in seen.items()}
+
+    def once(self, action: Callable[[], object]) -> float:
+        """Milliseconds of `action`, done once."""
+        started = self._clock()
+        action()
+        return (self._clock() - started) * 1e3
+
+    def _warm(self, actions: Mapping[int, Callable[[], object]], tick: Callable[[], None]) -> float:
+        last = float("inf")
+        for _ in range(_WARM_PASSES):
+            taken = sum(self.once(action) for action in actions.values()) / 1e3
+            tick()
+            if taken > last * (1.0 - _STABLE):
+                return min(taken, last)
+            last = taken
+        return last
+
+    def _observe(
+        self,
+        actions: Mapping[int, Callable[[], object]],
+        seen: dict[int, list[float]],
+        passes: int,
+        tick: Callable[[], None],
+    ) -> None:
+        for _ in range(passes):
+            for key, action in actions.items():
+                seen[key].append(self.once(action))
+            tick()
