@@ -11,8 +11,9 @@ _MAD_TO_SIGMA = 1.4826
 # Warm-up ends when a pass over all actions takes at most this much less than the one before.
 _STABLE = 0.03
 _WARM_PASSES = 6
-# A point is bad when its observations scatter this much, and is then measured again, a few times at most.
-BAD_SPREAD = 0.10
+# A point is measured again, a few times at most, when its observations scatter this much or so many are outliers.
+_BAD_SPREAD = 0.10
+_BAD_REJECTED = 0.25
 _ATTEMPTS = 2
 LEAST_REPEATS = 5
 
@@ -29,6 +30,11 @@ class Timing:
     spread: float
     count: int
     rejected: int = 0
+
+    @property
+    def bad(self) -> bool:
+        """Whether the observations agree too little to be trusted."""
+        return self.spread > _BAD_SPREAD or self.rejected > _BAD_REJECTED * (self.count + self.rejected)
 
     @property
     def error(self) -> float:
@@ -68,7 +74,7 @@ class Stopwatch:
         seen: dict[int, list[float]] = {key: [] for key in actions}
         self._observe(actions, seen, passes, tick)
         for _ in range(_ATTEMPTS):
-            bad = {key: actions[key] for key in actions if robust(seen[key]).spread > BAD_SPREAD}
+            bad = {key: actions[key] for key in actions if robust(seen[key]).bad}
             if not bad:
                 break
             self._observe(bad, seen, passes, tick)
