@@ -179,7 +179,7 @@ def drive(
     interrupts: Interrupts,
 ) -> RaceResult:
     """Run the race before the user's eyes and conclude it. An interrupt cuts it short, and keeps what was recorded."""
-    from dspark.racing.conditions import Watch
+    from dspark.machine.watch import Watch
     from dspark.racing.result import conclude
 
     watch = Watch()

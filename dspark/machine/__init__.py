@@ -2,8 +2,10 @@
 
 from dspark.machine.facts import Machine
 from dspark.machine.provenance import stamp
+from dspark.machine.watch import Conditions, Watch
+from dspark.machine.watch import glance as conditions
 
-__all__ = ["Machine", "describe", "stamp"]
+__all__ = ["Conditions", "Machine", "Watch", "conditions", "describe", "stamp"]
 
 
 def describe() -> Machine:

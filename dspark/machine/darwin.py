@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from dspark.machine import darwin_output as read
 from dspark.machine import shell
-from dspark.machine.facts import Chip, Memory, System
+from dspark.machine.facts import Chip, Memory, Power, System, Thermal
 
 SYSCTL = "/usr/sbin/sysctl"
 LEVEL_KEYS = tuple(
@@ -15,6 +15,12 @@ LEVEL_KEYS = tuple(
 PROFILER = ("/usr/sbin/system_profiler", "-json", "-detailLevel", "mini", "SPHardwareDataType", "SPDisplaysDataType")
 IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
 VM_STAT = ("/usr/bin/vm_stat",)
+PMSET = "/usr/bin/pmset"
+THERMAL = (
+    "/usr/bin/notifyutil",
+    "-g",
+    "com.apple.system.thermalpressurelevel",
+)  # needs no administrator, unlike powermetrics
 MIB = 1024**2
 
 
@@ -69,16 +75,32 @@ class Darwin:
         level = read.number(values.get("kern.memorystatus_vm_pressure_level"))
         swap_total, swap_used = read.swap_usage(values.get("vm.swapusage"))
         wired_limit = read.number(values.get("iogpu.wired_limit_mb"))
-        swapins = counters.get("Swapins")
         return Memory(
             total_bytes=read.number(values.get("hw.memsize")),
             available_bytes=read.available_bytes(page_size, counters),
             pressure=None if level is None else read.PRESSURE.get(level),
             swap_total_bytes=swap_total,
             swap_used_bytes=swap_used,
-            swapped_in_bytes=None if swapins is None or not page_size else swapins * page_size,
+            swapped_in_bytes=read.counted_bytes("Swapins", page_size, counters),
+            swapped_out_bytes=read.counted_bytes("Swapouts", page_size, counters),
             gpu_wired_limit_bytes=None if wired_limit is None else wired_limit * MIB,
         )
+
+    def power(self) -> Power:
+        source = read.power_source(self._output(PMSET, "-g", "batt") or "")
+        # What is in use now; where that is not told, what was set for the present source.
+        mode = read.power_mode(self._output(PMSET, "-g") or "", source)
+        if mode is None:
+            mode = read.power_mode(self._output(PMSET, "-g", "custom") or "", source)
+        thermal = self._thermal_pressure()
+        if thermal in (None, "nominal"):
+            thermal = read.thermal_limit(self._output(PMSET, "-g", "therm") or "") or thermal
+        return Power(source, mode, thermal)
+
+    def _thermal_pressure(self) -> Thermal | None:
+        level = read.thermal_pressure(self._output(*THERMAL) or "")
+        # 0 is also what a name that nobody publishes shows, and no one does in a virtual machine.
+        return None if level == "nominal" and self.system().virtual else level
 
     def _sysctl(self, *keys: str) -> dict[str, str]:
         return read.sysctl(self._output(SYSCTL, *keys) or "")

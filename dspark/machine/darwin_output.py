@@ -8,8 +8,11 @@ import json
 import re
 from typing import Any
 
-from dspark.machine.facts import CoreGroup, Pressure
+from dspark.machine.facts import CoreGroup, PowerMode, PowerSource, Pressure, Thermal
 
+POWER_SOURCES: dict[str, PowerSource] = {"AC Power": "mains", "Battery Power": "battery"}
+POWER_MODES: dict[str, PowerMode] = {"0": "normal", "1": "low", "2": "high"}
+THERMAL: dict[int, Thermal] = {0: "nominal", 1: "moderate", 2: "heavy", 3: "critical", 4: "critical"}
 PRESSURE: dict[int, Pressure] = {1: "normal", 2: "warning", 4: "critical"}
 MAX_LEVELS = 8
 UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
@@ -73,6 +76,46 @@ def available_bytes(page_size: int, counters: dict[str, int]) -> int | None:
     if not page_size or any(name not in counters for name in names):
         return None
     return page_size * sum(counters[name] for name in names)
+
+
+def counted_bytes(name: str, page_size: int, counters: dict[str, int]) -> int | None:
+    """A counter of pages in bytes."""
+    return counters[name] * page_size if page_size and name in counters else None
+
+
+def power_source(text: str) -> PowerSource | None:
+    """From the first line of `pmset -g batt`; desktops print it too."""
+    found = re.search(r"Now drawing from '([^']+)'", text)
+    return POWER_SOURCES.get(found.group(1)) if found else None
+
+
+def power_mode(text: str, source: PowerSource | None) -> PowerMode | None:
+    """From `pmset -g`, or the block of the present source in `pmset -g custom`.
+
+    Macs that have a High Power Mode call the setting `powermode`, the others `lowpowermode`.
+    """
+    blocks = dict(re.findall(r"^(\S[^\n]*):\s*\n((?:[ \t]+\S.*(?:\n|$))*)", text, re.MULTILINE))
+    names = ["Currently in use", *(name for name, kind in POWER_SOURCES.items() if kind == source)]
+    for settings in (blocks[name] for name in names if name in blocks):
+        found = re.search(r"^\s+(?:low)?powermode\s+(\d)\s*$", settings, re.MULTILINE)
+        if found:
+            return POWER_MODES.get(found.group(1))
+    return None
+
+
+def thermal_limit(text: str) -> Thermal | None:
+    """`heavy` when `pmset -g therm` tells of a processor held back now.
+
+    None otherwise: a hot Mac may show no limit, and a recorded warning stays until the next start.
+    """
+    limits = re.findall(r"CPU_(?:Scheduler|Speed)_Limit\s*=\s*(\d+)", text)
+    return "heavy" if any(int(percent) < 100 for percent in limits) else None
+
+
+def thermal_pressure(text: str) -> Thermal | None:
+    """The level that `notifyutil -g` prints behind the name."""
+    found = re.search(r"thermalpressurelevel\s+(\d+)\s*$", text)
+    return THERMAL.get(int(found.group(1))) if found else None
 
 
 def ioreg_gpu_cores(text: str) -> int | None:

@@ -5,6 +5,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Pressure = Literal["normal", "warning", "critical"]
+PowerSource = Literal["mains", "battery"]
+PowerMode = Literal["normal", "low", "high"]
+Thermal = Literal["nominal", "moderate", "heavy", "critical"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class System:
 
 @dataclass(frozen=True)
 class Memory:
-    """`available_bytes` can be had without swapping. `swapped_in_bytes` counts since boot: compare two readings.
+    """`available_bytes` can be had without swapping. `swapped_*_bytes` count since boot: compare two readings.
 
     `gpu_wired_limit_bytes` is the owner's limit on GPU memory, 0 where the system's default applies (macOS only).
     """
@@ -64,7 +67,17 @@ class Memory:
     swap_total_bytes: int | None = None
     swap_used_bytes: int | None = None
     swapped_in_bytes: int | None = None
+    swapped_out_bytes: int | None = None
     gpu_wired_limit_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Power:
+    """What feeds the machine, the energy mode it is in, and how far heat holds it back at this moment."""
+
+    source: PowerSource | None = None
+    mode: PowerMode | None = None
+    thermal: Thermal | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import platform
 from pathlib import Path
 
 from dspark.machine import linux_output as read
-from dspark.machine.facts import Chip, Memory, System
+from dspark.machine.facts import Chip, Memory, Power, System
 
 
 class Linux:
@@ -43,14 +43,26 @@ class Linux:
         if left is not None and available is not None:
             available = min(available, left)
         swap_total, swap_free = facts.get("SwapTotal"), facts.get("SwapFree")
-        swapins = read.counters(self._text("proc/vmstat")).get("pswpin")
+        moved = read.counters(self._text("proc/vmstat"))
+        page = os.sysconf("SC_PAGE_SIZE")
         return Memory(
             total_bytes=total,
             available_bytes=available,
             pressure=read.pressure(self._text("proc/pressure/memory")),
             swap_total_bytes=swap_total,
             swap_used_bytes=None if swap_total is None or swap_free is None else swap_total - swap_free,
-            swapped_in_bytes=None if swapins is None else swapins * os.sysconf("SC_PAGE_SIZE"),
+            swapped_in_bytes=moved["pswpin"] * page if "pswpin" in moved else None,
+            swapped_out_bytes=moved["pswpout"] * page if "pswpout" in moved else None,
+        )
+
+    def power(self) -> Power:
+        supplies = [
+            (self._text(f"{folder}/type").strip(), self._text(f"{folder}/{fact}").strip())
+            for folder in self._folders("sys/class/power_supply")
+            for fact in ("online", "status")
+        ]
+        return Power(
+            source=read.power_source(supplies), mode=read.power_mode(self._text("sys/firmware/acpi/platform_profile"))
         )
 
     def _cgroup(self) -> tuple[int | None, int | None]:
@@ -68,6 +80,12 @@ class Linux:
                 cache = read.counters(self._text(f"{base}/memory.stat")).get("inactive_file", 0)
                 rests.append(max(limit - used + cache, 0))
         return min(limits, default=None), min(rests, default=None)
+
+    def _folders(self, path: str) -> list[str]:
+        try:
+            return [f"{path}/{entry.name}" for entry in (self._root / path).iterdir()]
+        except OSError:
+            return []
 
     def _text(self, path: str) -> str:
         try:

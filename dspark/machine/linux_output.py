@@ -1,9 +1,10 @@
 """What Linux says of itself under /proc, /sys and /etc, as values. Pure functions of text."""
 
 import re
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-from dspark.machine.facts import Pressure
+from dspark.machine.facts import PowerMode, PowerSource, Pressure
 
 STALLED_PERCENT = 10.0  # share of ten seconds lost waiting for memory that counts as pressure
 NO_LIMIT_BYTES = 1 << 60  # cgroup v1 writes a number near 2^63 for "no limit"
@@ -68,6 +69,20 @@ def pressure(text: str) -> Pressure | None:
     if stalled.get("full", 0.0) >= STALLED_PERCENT:
         return "critical"
     return "warning" if stalled["some"] >= STALLED_PERCENT else "normal"
+
+
+def power_source(supplies: Iterable[tuple[str, str]]) -> PowerSource | None:
+    """From the `type` of each power supply with its `online` or `status`; None where none of them tells."""
+    found = set(supplies)
+    if found & {("Mains", "1"), ("USB", "1")}:
+        return "mains"
+    return "battery" if ("Battery", "Discharging") in found else None
+
+
+def power_mode(profile: str) -> PowerMode | None:
+    """The firmware's platform profile."""
+    modes: dict[str, PowerMode] = {"low-power": "low", "balanced": "normal", "performance": "high"}
+    return modes.get(profile.strip())
 
 
 def os_version(os_release: str) -> str | None:

@@ -3,7 +3,7 @@
 import sys
 from typing import Protocol
 
-from dspark.machine.facts import Chip, Memory, System
+from dspark.machine.facts import Chip, Memory, Power, System
 
 
 class Platform(Protocol):
@@ -17,6 +17,8 @@ class Platform(Protocol):
         """Cheap enough to be polled."""
         ...
 
+    def power(self) -> Power: ...
+
 
 class Unknown:
     """Any other operating system: nothing is known, and nothing is guessed."""
@@ -29,6 +31,9 @@ class Unknown:
 
     def memory(self) -> Memory:
         return Memory()
+
+    def power(self) -> Power:
+        return Power()
 
 
 def current() -> Platform:

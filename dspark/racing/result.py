@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from dspark.decoding.request import Sampling
 from dspark.decoding.verdict import END, Evidence, Outcome, worst
+from dspark.machine.watch import Conditions
 from dspark.racing.arms import Entrant
 from dspark.racing.comparison import Check, Judge, check
-from dspark.racing.conditions import Conditions
 from dspark.racing.prompts import OVERALL, Prompt, classes
 from dspark.racing.runner import Runner, told
 from dspark.racing.statistics import Table, summarise

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dspark.decoding.verdict import repeating_tail
+from dspark.machine.watch import Conditions, Disturbance
 from dspark.racing.arms import BASELINE, Entrant, alike
 from dspark.racing.comparison import Check
-from dspark.racing.conditions import Conditions
 from dspark.racing.prompts import OVERALL
 from dspark.racing.statistics import Table
 from dspark.racing.trials import Trial
@@ -16,17 +16,15 @@ from dspark.racing.trials import Trial
 HIGH_SPREAD = 0.05
 SHORT_TOKENS = 16
 SHORT_S = 0.1
-BUSY_SHARE = 0.2
-SWAPPED_IN_BYTES = 16 * 2**20
 
-Kind = Literal["spread", "short", "busy", "swapped", "cached", "alike", "loop", "slower", "unread"]
+Kind = Literal["spread", "short", "cached", "alike", "loop", "slower", "unread"]
 
 
 @dataclass(frozen=True)
 class RaceWarning:
     """One line that says what was seen and what to do about it."""
 
-    kind: Kind
+    kind: Kind | Disturbance
     message: str
 
 
@@ -42,7 +40,7 @@ def find(
         *_alike(entrants),
         *_spread(table),
         *_short(table),
-        *_machine(conditions),
+        *(RaceWarning(kind, message) for kind, message in conditions.disturbed_by().items()),
         *_cached(trials),
         *_loops(trials),
         *_slower(entrants, table),
@@ -87,21 +85,6 @@ def _short(table: Table) -> Iterator[RaceWarning]:
         yield RaceWarning(
             "short",
             f"answers too short to time ({_and(list(short))}); raise --max-tokens, or take prompts with longer answers",
-        )
-
-
-def _machine(conditions: Conditions) -> Iterator[RaceWarning]:
-    if conditions.others_cpu is not None and conditions.others_cpu > BUSY_SHARE:
-        yield RaceWarning(
-            "busy",
-            f"other programs used {conditions.others_cpu:.0%} of the processor during the race; close them and "
-            "race again",
-        )
-    if conditions.swapped_in_bytes is not None and conditions.swapped_in_bytes > SWAPPED_IN_BYTES:
-        yield RaceWarning(
-            "swapped",
-            f"{conditions.swapped_in_bytes / 2**20:,.0f} MB came back from swap during the race: the model may not "
-            "fit; close other programs or take a smaller quantization",
         )
 
 

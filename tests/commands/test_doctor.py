@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from dspark.commands.doctor import doctor
 from dspark.machine import platform
-from dspark.machine.facts import Chip, Memory, System
+from dspark.machine.facts import Chip, Memory, Power, System
 
 app = typer.Typer()
 app.command()(doctor)
@@ -28,6 +28,9 @@ class TranslatedMac:
 
     def system(self) -> System:
         return System("macOS", "26.5", "x86_64", translated=True)
+
+    def power(self) -> Power:
+        return Power("mains", "normal", "nominal")
 
     def memory(self) -> Memory:
         return Memory(16 << 30, 8 << 30)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from dspark.commands.machine import machine
 from dspark.machine import bandwidth, load, platform
 from dspark.machine.bandwidth import Bandwidth
-from dspark.machine.facts import Chip, CoreGroup, Memory, System
+from dspark.machine.facts import Chip, CoreGroup, Memory, Power, System
 
 app = typer.Typer()
 app.command()(machine)
@@ -22,6 +22,9 @@ class M5Max:
 
     def system(self) -> System:
         return System("macOS", "26.5", "arm64", translated=False, virtual=False)
+
+    def power(self) -> Power:
+        return Power("mains", "normal", "nominal")
 
     def memory(self) -> Memory:
         return Memory(128 << 30, 90 << 30, "normal", 0, 0, 0, gpu_wired_limit_bytes=112 << 30)

@@ -12,13 +12,19 @@ def recording(name: str) -> str:
 
 
 class RecordedMac:
-    """Called in place of `shell.output`. sysctl gives only the keys that are asked for, as the real one does."""
+    """Called in place of `shell.output`. sysctl gives only the keys that are asked for, as the real one does.
 
-    def __init__(self, *sysctl: str, vm_stat: str = "", ioreg: str = "", profiler: tuple[str, ...] = ()) -> None:
+    `power` gives recordings, or lines, for pmset's `g`, `batt`, `custom` and `therm`, and for `notify`.
+    """
+
+    def __init__(
+        self, *sysctl: str, vm_stat: str = "", ioreg: str = "", profiler: tuple[str, ...] = (), **power: str
+    ) -> None:
         self._sysctl = "\n".join(line if ": " in line else recording(line) for line in sysctl)
         self._vm_stat = recording(vm_stat) if vm_stat else None
         self._ioreg = recording(ioreg) if ioreg else ""
         self._profiler = profiler
+        self._power = power
         self.asked: list[str] = []
 
     def __call__(self, *command: str) -> str | None:
@@ -31,7 +37,13 @@ class RecordedMac:
             )
         if program == "system_profiler":
             return self._report()
+        if program in ("pmset", "notifyutil"):
+            return self._told(program, command[-1].removeprefix("-"))
         return {"vm_stat": self._vm_stat, "ioreg": self._ioreg}[program]
+
+    def _told(self, program: str, asked: str) -> str | None:
+        name = self._power.get("notify" if program == "notifyutil" else asked)
+        return name if name is None or " " in name else recording(name)
 
     def _report(self) -> str:
         texts = [recording(name) for name in self._profiler]

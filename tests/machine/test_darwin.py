@@ -6,7 +6,7 @@ import pytest
 from recorded import RecordedMac
 
 from dspark.machine.darwin import Darwin
-from dspark.machine.facts import Chip, CoreGroup, Memory, System
+from dspark.machine.facts import Chip, CoreGroup, Memory, Power, System
 
 GIB = 1024**3
 
@@ -188,6 +188,7 @@ def test_memory_of_a_mac_with_tagged_pages() -> None:
         swap_total_bytes=GIB,
         swap_used_bytes=GIB // 2,
         swapped_in_bytes=44078599 * 16384,
+        swapped_out_bytes=77484917 * 16384,
     )
 
 
@@ -247,4 +248,66 @@ def test_a_mac_without_any_answer_is_unknown_throughout() -> None:
     mac = Darwin(nothing, "arm64")
     assert mac.chip() == Chip()
     assert mac.system() == System("macOS", architecture="arm64")
+    assert mac.power() == Power()
     assert all(value is None for value in dataclasses.asdict(mac.memory()).values())
+
+
+@pytest.mark.parametrize(
+    ("batt", "source"),
+    [
+        ("pmset-batt.desktop", "mains"),
+        ("pmset-batt.laptop-ac-attached-notcharging", "mains"),
+        ("pmset-batt.laptop-ac-notcharging", "mains"),
+        ("pmset-batt.laptop-discharging", "battery"),
+        ("Now drawing from 'Tea Power'", None),
+    ],
+)
+def test_power_source(batt: str, source: str | None) -> None:
+    assert Darwin(RecordedMac(batt=batt), "arm64").power().source == source
+
+
+@pytest.mark.parametrize(
+    ("power", "mode"),
+    [
+        ({"g": "pmset-g.macbook-air"}, "normal"),
+        ({"g": "pmset-g.macbook-pro-sleepprevented"}, "normal"),
+        ({"g": "pmset-g.macbook-highpower"}, "high"),
+        # Where what is in use is not told, the block of the present source counts.
+        ({"custom": "pmset-custom.laptop-lowpower-on", "batt": "pmset-batt.laptop-discharging"}, "low"),
+        ({"custom": "pmset-custom.highpower-capable-powermode", "batt": "pmset-batt.laptop-discharging"}, "normal"),
+        ({"custom": "pmset-custom.studio-desktop", "batt": "pmset-batt.desktop"}, "normal"),
+        ({"custom": "pmset-custom.studio-desktop", "batt": "pmset-batt.laptop-discharging"}, None),
+        ({"custom": "pmset-custom.studio-desktop"}, None),  # the source is not known
+        ({"g": "Currently in use:\n energymode 1\n"}, None),  # a key that was renamed
+        ({"g": "Currently in use:\n powermode 7\n"}, None),
+    ],
+)
+def test_power_mode(power: dict[str, str], mode: str | None) -> None:
+    assert Darwin(RecordedMac(**power), "arm64").power().mode == mode
+
+
+@pytest.mark.parametrize(
+    ("power", "thermal"),
+    [
+        ({"therm": "pmset-therm.12core-throttled"}, "heavy"),
+        # No limit and no warning prove nothing; a warning that was recorded is not the present state.
+        ({"therm": "pmset-therm.12core-nominal-with-limits"}, None),
+        ({"therm": "pmset-therm.applesilicon-nominal"}, None),
+        ({"therm": "pmset-therm.applesilicon-three-notes"}, None),
+        ({"therm": "pmset-therm.warning-recorded"}, None),
+        ({"therm": "pmset-thermlog.level1"}, None),
+        ({"therm": "pmset-therm.error"}, None),
+        ({"notify": "com.apple.system.thermalpressurelevel 0\n"}, "nominal"),
+        ({"notify": "com.apple.system.thermalpressurelevel 1\n"}, "moderate"),
+        ({"notify": "com.apple.system.thermalpressurelevel 3\n"}, "critical"),
+        ({"notify": "com.apple.system.thermalpressurelevel 9\n"}, None),
+        ({"notify": "com.apple.system.thermalpressurelevel 0\n", "therm": "pmset-therm.12core-throttled"}, "heavy"),
+    ],
+)
+def test_thermal_state(power: dict[str, str], thermal: str | None) -> None:
+    assert Darwin(RecordedMac(**power), "arm64").power().thermal == thermal
+
+
+def test_nobody_publishes_heat_in_a_virtual_machine() -> None:
+    mac = RecordedMac("sysctl.vm-guest-hv", notify="com.apple.system.thermalpressurelevel 0\n")
+    assert Darwin(mac, "arm64").power().thermal is None

@@ -118,3 +118,25 @@ def test_an_empty_tree_is_unknown_throughout(tmp_path: Path) -> None:
     here = Linux(tmp_path, "x86_64")
     assert (here.chip().name, here.chip().cores, here.system().version) == (None, None, None)
     assert (here.memory().total_bytes, here.memory().swap_used_bytes) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("files", "source"),
+    [
+        ({"AC/type": "Mains\n", "AC/online": "1\n", "BAT0/type": "Battery\n", "BAT0/status": "Full\n"}, "mains"),
+        (
+            {"AC/type": "Mains\n", "AC/online": "0\n", "BAT0/type": "Battery\n", "BAT0/status": "Discharging\n"},
+            "battery",
+        ),
+        ({"BAT0/type": "Battery\n", "BAT0/status": "Unknown\n"}, None),
+        ({}, None),
+    ],
+)
+def test_power_source(tmp_path: Path, files: dict[str, str], source: str | None) -> None:
+    here = tree(tmp_path, {f"sys/class/power_supply/{name}": text for name, text in files.items()})
+    assert here.power().source == source
+
+
+@pytest.mark.parametrize(("profile", "mode"), [("low-power\n", "low"), ("balanced\n", "normal"), ("cool\n", None)])
+def test_power_mode(tmp_path: Path, profile: str, mode: str | None) -> None:
+    assert tree(tmp_path, {"sys/firmware/acpi/platform_profile": profile}).power().mode == mode

@@ -4,8 +4,8 @@ import datetime
 
 from scripted import Pair, ScriptedDecoder
 
+from dspark.machine.watch import Conditions
 from dspark.racing.arms import enter, parse_all
-from dspark.racing.conditions import Conditions
 from dspark.racing.prompts import Prompt
 from dspark.racing.result import RaceResult, Setup, conclude
 from dspark.racing.runner import Runner

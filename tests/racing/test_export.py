@@ -7,7 +7,7 @@ from scripted import Pair, ScriptedDecoder
 from scripted_race import STAMP, diverging, hold, runner, setup_of
 
 from dspark.errors import StorageError
-from dspark.racing.conditions import Conditions
+from dspark.machine.watch import Conditions
 from dspark.racing.export import to_json, to_markdown, write
 from dspark.racing.result import RaceResult, conclude
 
@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> Non
 def test_an_argument_that_is_no_text_can_be_exported(tmp_path: Path) -> None:
     race = runner(ScriptedDecoder())
     list(race.run())
-    result = conclude(race, setup_of(race, "mlx-dspark race --json caf\udce9"), Pair(), STAMP, Conditions(None, None))
+    result = conclude(race, setup_of(race, "mlx-dspark race --json caf\udce9"), Pair(), STAMP, Conditions())
     write(to_markdown(result), tmp_path / "race.md")
     assert "caf\\udce9" in (tmp_path / "race.md").read_text("utf-8")
     assert read(result)["command"].endswith("caf\udce9")

@@ -4,7 +4,7 @@ import pytest
 from scripted import ScriptedDecoder
 from scripted_race import hold
 
-from dspark.racing.conditions import Conditions
+from dspark.machine.watch import Conditions
 from dspark.racing.result import RaceResult
 from dspark.racing.warnings import find
 
@@ -66,8 +66,15 @@ def test_a_reused_prefix() -> None:
 
 def test_a_busy_and_a_swapping_machine() -> None:
     result = hold()
-    found = find(result.entrants, result.trials, result.table, Conditions(0.5, 2**30))
+    found = find(result.entrants, result.trials, result.table, Conditions(0.5, 2**30, 0))
     assert [warning.kind for warning in found] == ["busy", "swapped"]
     assert "50%" in found[0].message and "1,024 MB" in found[1].message
-    unknown = find(result.entrants, result.trials, result.table, Conditions(None, None))
+    unknown = find(result.entrants, result.trials, result.table, Conditions())
     assert unknown == []
+
+
+def test_what_the_machine_is_like_otherwise() -> None:
+    result = hold()
+    conditions = replace(QUIET, power_source="battery", thermal="heavy")
+    found = find(result.entrants, result.trials, result.table, conditions)
+    assert [warning.kind for warning in found] == ["battery", "hot"]
