@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
-
-from dspark.arrays import integers
+from dspark.drafters.along import drafts_along, greedy_answer
 from dspark.drafters.block import BlockDrafter
 from dspark.drafters.config import DrafterConfig
 from dspark.drafters.loading import Bits, Window, bind, check_target
 from dspark.drafters.packaging import Checkpoint, read
 from dspark.errors import PairingError
+from dspark.hub.checkpoint import fingerprint
 from dspark.targets.target import Target
 
 # Code is easier to foresee than prose, so right and wrong readings lie further apart on it.
@@ -29,7 +28,6 @@ _TEXT_TOKENS = 64
 _FLOOR = 0.1
 # Standard errors by which another reading must be accepted more than the likelier one.
 _CLEARLY = 2.0
-_FINGERPRINT_BYTES = 1 << 20
 # Remembered of a drafter with nothing to try out that is accepted.
 SOUND = "accepted"
 
@@ -78,7 +76,7 @@ def open_drafter(
 def _smoke(drafter: BlockDrafter, target: Target, memory: Path | None, key: str) -> str | None:
     """Nothing is open; what remains is to see that the target accepts anything. Shapes alone do not make a pair."""
     prompt = target.encode_chat(_PROMPT)
-    counts = accepted_tokens(drafter, target, prompt, greedy_answer(target, prompt, _TEXT_TOKENS))
+    counts = _accepted(drafter, target, prompt, greedy_answer(target, prompt, _TEXT_TOKENS))
     mean = sum(counts) / max(len(counts), 1)
     if counts and mean < _FLOOR:
         return (
@@ -146,7 +144,7 @@ def _settle(
     prompt = target.encode_chat(_PROMPT)
     text = greedy_answer(target, prompt, _TEXT_TOKENS)
     drafters = [bind(checkpoint, target, bits=bits, window=window, reading=reading.config) for reading in possible]
-    accepted = [accepted_tokens(drafter, target, prompt, text) for drafter in drafters]
+    accepted = [_accepted(drafter, target, prompt, text) for drafter in drafters]
     means = [sum(counts) / max(len(counts), 1) for counts in accepted]
     figures = ", ".join(f"{mean:.2f} with {reading.name}" for mean, reading in zip(means, possible, strict=True))
     if max(means) < _FLOOR:
@@ -162,6 +160,10 @@ def _settle(
     )
 
 
+def _accepted(drafter: BlockDrafter, target: Target, prompt: list[int], answer: list[int]) -> list[int]:
+    return [tried.accepted for tried in drafts_along(drafter, target, prompt, answer)]
+
+
 def preferred(accepted: list[list[int]]) -> int:
     """Index of the reading to keep, from the tokens accepted at the same anchors with each, the likelier reading first.
 
@@ -175,50 +177,6 @@ def preferred(accepted: list[list[int]]) -> int:
         if mean > _CLEARLY * math.sqrt(variance / max(len(gains), 1)) and mean > best_mean:
             best, best_mean = index, mean
     return best
-
-
-def greedy_answer(target: Target, prompt: list[int], tokens: int) -> list[int]:
-    """The target's own greedy continuation of `prompt`, `tokens` long or up to its end."""
-    target.tap(())
-    cache = target.new_cache()
-    fed = mx.array([prompt], dtype=mx.int32)
-    answer: list[int] = []
-    while len(answer) < tokens and not (answer and answer[-1] in target.eos):
-        logits, _ = target.forward(fed, cache)
-        choice = mx.argmax(logits[0, -1:], axis=-1)
-        answer += integers(choice)
-        fed = choice[None].astype(mx.int32)
-    return answer
-
-
-def accepted_tokens(drafter: BlockDrafter, target: Target, prompt: list[int], answer: list[int]) -> list[int]:
-    """How many tokens of each draft the target would accept, for a draft at every token of its own `answer`."""
-    target.tap(drafter.taps)
-    ids = [*prompt, *answer]
-    _, rows = target.forward(mx.array([ids], dtype=mx.int32), target.new_cache())
-    assert rows is not None
-    context, accepted, held = drafter.new_context(), [], 0
-    for anchor in range(len(prompt), len(ids) - 1):
-        context.append(rows[:, held:anchor])
-        held = anchor
-        draft = drafter.draft(context, mx.array([ids[anchor]], dtype=mx.int32), drafter.block)
-        truth = ids[anchor + 1 : anchor + 1 + drafter.block]
-        matches = [ours == theirs for ours, theirs in zip(integers(draft.tokens), truth, strict=False)]
-        accepted.append(matches.index(False) if False in matches else len(matches))
-    target.tap(())
-    return accepted
-
-
-def fingerprint(path: Path) -> str:
-    """What identifies a checkpoint: its config, and the sizes and first bytes of its weight files."""
-    digest = hashlib.sha256()
-    patterns = ("config.json", "*.safetensors", "*.gguf")
-    files = [path] if path.is_file() else sorted(file for pattern in patterns for file in path.glob(pattern))
-    for file in files:
-        with file.open("rb") as stream:
-            head = stream.read(_FINGERPRINT_BYTES)
-        digest.update(f"{file.name} {file.stat().st_size} ".encode() + head)
-    return digest.hexdigest()
 
 
 def _recall(memory: Path | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 Only names, JSON and the first bytes of each weight file are read; nothing is loaded or imported.
 """
 
+import hashlib
 import json
 import re
 import struct
@@ -13,6 +14,7 @@ from dspark.errors import CheckpointError, StorageError
 
 INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
+_FINGERPRINT_BYTES = 1 << 20
 _HEADER_LIMIT_BYTES = 100_000_000  # the format's own limit
 GGUF_HINT = "holds only GGUF files, which MLX does not run: take the model's MLX build"
 
@@ -84,6 +86,20 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise CheckpointError(f"{folder / 'config.json'} holds no JSON object: this folder is not a model")
     return config
+
+
+def fingerprint(path: Path) -> str:
+    """What identifies a checkpoint (a folder or a .gguf file): its config, and its weight files' sizes and beginnings.
+
+    Raises OSError where a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    files = [path] if path.is_file() else [path / "config.json", *weight_files(path), *sorted(path.glob("*.gguf"))]
+    for file in files:
+        with file.open("rb") as stream:
+            head = stream.read(_FINGERPRINT_BYTES)
+        digest.update(f"{file.name} {file.stat().st_size} ".encode() + head)
+    return digest.hexdigest()
 
 
 def tensor_names(folder: Path) -> set[str]:

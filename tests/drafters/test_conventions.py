@@ -8,9 +8,11 @@ import pytest
 from tiny import DEEPSPEC, head_weights, random_weights, speculators_config, write_head, write_llama
 
 from dspark.drafters import conventions
-from dspark.drafters.conventions import _PROMPT, fingerprint, greedy_answer, open_drafter, preferred, readings
+from dspark.drafters.along import Tried, greedy_answer
+from dspark.drafters.conventions import _PROMPT, open_drafter, preferred, readings
 from dspark.drafters.packaging import translate
 from dspark.hub import demo
+from dspark.hub.checkpoint import fingerprint
 from dspark.targets.target import Target
 
 
@@ -141,10 +143,10 @@ def test_a_drafter_that_is_never_accepted_is_reported_once_a_load_and_a_sound_on
         tried.append(1)
         return outcome
 
-    monkeypatch.setattr(conventions, "accepted_tokens", accepted)
-    outcome = [0] * 30
+    monkeypatch.setattr(conventions, "drafts_along", accepted)
+    outcome = [Tried(0, None)] * 30
     for _ in range(2):
         assert "another model" in open_drafter(head, target, memory=memory).note
-    outcome = [2] * 30
+    outcome = [Tried(2, None)] * 30
     assert [open_drafter(head, target, memory=memory).note for _ in range(3)] == [None] * 3
     assert len(tried) == 3
