@@ -55,12 +55,22 @@ def robust(observations: Sequence[float]) -> Timing:
 
 
 class Stopwatch:
-    """Times actions against each other. `budget_s` bounds one table; `clock` is in seconds."""
+    """Times actions against each other. `clock` is in seconds.
 
-    def __init__(self, budget_s: float, clock: Callable[[], float] = time.perf_counter, repeats: int = 25) -> None:
+    A table takes about `budget_s`, with at least `least` and at most `most` observations of each action.
+    """
+
+    def __init__(
+        self,
+        budget_s: float,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        least: int = LEAST_REPEATS,
+        most: int = 25,
+    ) -> None:
         self._budget_s = budget_s
         self._clock = clock
-        self._repeats = repeats
+        self._least, self._most = least, most
 
     def table(
         self, actions: Mapping[int, Callable[[], object]], tick: Callable[[], None] = lambda: None
@@ -70,7 +80,7 @@ class Stopwatch:
         `tick` is called after every pass.
         """
         last = self._warm(actions, tick)
-        passes = max(min(self._repeats, int(self._budget_s / max(last, 1e-9))), LEAST_REPEATS)
+        passes = max(min(self._most, int(self._budget_s / max(last, 1e-9))), self._least)
         seen: dict[int, list[float]] = {key: [] for key in actions}
         self._observe(actions, seen, passes, tick)
         for _ in range(_ATTEMPTS):

@@ -76,7 +76,7 @@ def test_a_scattered_point_is_measured_again():
         while True:
             yield from (5.0, 15.0, 10.0, 7.0, 13.0)
 
-    Stopwatch(0.1, clock, repeats=5).table(
+    Stopwatch(0.1, clock, most=5).table(
         {1: clock.action(noisy()), 2: clock.action(steady(10.0))}, lambda: passes.append(1)
     )
     assert len(passes) > 2 * LEAST_REPEATS
