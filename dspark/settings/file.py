@@ -56,9 +56,9 @@ def read(file: Path) -> Mapping[str, Entry]:
     return found
 
 
-def nearest(word: str, words: Iterator[str] | list[str]) -> str | None:
+def nearest(word: str, words: list[str]) -> str | None:
     """The one of `words` that was probably meant."""
-    return next(iter(difflib.get_close_matches(word, list(words), n=1, cutoff=0.6)), None)
+    return next(iter(difflib.get_close_matches(word, words, n=1)), None)
 
 
 def _content(file: Path) -> bytes | None:
@@ -99,7 +99,11 @@ def _pairs(content: bytes, where: str) -> list[tuple[str, Any, int]]:
 
     def mapping(loader: Loader, node: yaml.MappingNode) -> list[tuple[str, Any, int]]:
         return [
-            (str(loader.construct_object(key)), loader.construct_object(value, deep=True), key.start_mark.line + 1)
+            (
+                key.value if isinstance(key, yaml.ScalarNode) else "?",
+                loader.construct_object(value, deep=True),
+                key.start_mark.line + 1,
+            )
             for key, value in node.value
         ]
 
@@ -122,7 +126,7 @@ def _stray(section: str, key: str) -> str:
     known = SETTINGS.get(key)
     if known is not None:
         return f"{section} has no {key}, which belongs under {known.section}; it is passed over"
-    near = nearest(key, [name for name, one in SETTINGS.items() if one.section == section]) or nearest(key, [*SETTINGS])
+    near = nearest(key, [*SETTINGS])
     return f"{section} has no {key}; {_meant(SETTINGS[near].key if near else None)}"
 
 
