@@ -94,7 +94,8 @@ def _option(setting: Setting, *, switch: bool) -> Any:
     text = setting.help + note
     panel = PANELS.get(setting.section)
     if switch:
-        flags = f"{setting.flag}/--no-{setting.flag[2:]}"
+        # What no file can turn on needs no flag to turn it off.
+        flags = f"{setting.flag}/--no-{setting.flag[2:]}" if "file" in setting.sources else setting.flag
         return typer.Option(flags, help=text, show_default=False, rich_help_panel=panel)
     return typer.Option(
         setting.flag,

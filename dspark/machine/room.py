@@ -11,8 +11,7 @@ TIGHT = 0.9
 
 @dataclass(frozen=True)
 class Room:
-    """`limit_bytes` is the most that a model may ever take here, `free_bytes` what can be had now; `binds` names the
-    limit."""
+    """`limit_bytes` is the most that a model may ever take, `free_bytes` what can be had now; `binds` names the limit."""
 
     limit_bytes: int | None
     free_bytes: int | None
@@ -28,12 +27,6 @@ class Room:
             return "not now"
         least = self.limit_bytes if self.free_bytes is None else min(self.limit_bytes, self.free_bytes)
         return "tight" if need_bytes > TIGHT * least else "fits"
-
-    @property
-    def usable_bytes(self) -> int | None:
-        """What can be taken now without asking more than the limit."""
-        known = [size for size in (self.limit_bytes, self.free_bytes) if size is not None]
-        return min(known, default=None)
 
 
 def room(machine: Machine) -> Room:
