@@ -11,7 +11,7 @@ TIGHT = 0.9
 
 @dataclass(frozen=True)
 class Room:
-    """`limit_bytes` is the most that a model may ever take, `free_bytes` what can be had now; `binds` names the limit."""
+    """`limit_bytes` is the most that a model may ever take, `free_bytes` what is free now; `binds` names the limit."""
 
     limit_bytes: int | None
     free_bytes: int | None
