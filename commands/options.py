@@ -88,7 +88,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
 
 
 def _option(setting: Setting, *, switch: bool) -> Any:
-    from dspark.settings.resolving import read
+    from dspark.settings.precedence import read
 
     note = "" if setting.default is None or "Default" in setting.help else f" Default: {_plain(setting.default)}."
     text = setting.help + note
