@@ -9,17 +9,21 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 
 import typer
 
 from dspark import __version__
+from dspark.commands.config import show_settings
 from dspark.commands.doctor import doctor
 from dspark.commands.entry import main
+from dspark.commands.load import load
 from dspark.commands.machine import machine
+from dspark.commands.options import SHOW_CONFIG, settle
 from dspark.commands.race import race
 from dspark.commands.rendering import inert, settle_size
-from dspark.errors import DSparkError
+from dspark.errors import DSparkError, UsageError
 
 __all__ = ["main", "run"]
 
@@ -28,12 +32,13 @@ WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 
 app = typer.Typer(
     name="mlx-dspark",
-    help="Speculative decoding for MLX that changes only the speed, and the measurements that prove it.",
     no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(race)
+app.command()(load)
 app.command()(doctor)
 app.command()(machine)
 
@@ -60,14 +65,34 @@ class _ToStderr(logging.Handler):
 
 @app.callback()
 def common(
+    context: typer.Context,
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Print the version."),
+    show_config: bool = typer.Option(
+        False,
+        "--show-config",
+        help="Print every setting with its value and origin (flag, variable, file, default). "
+        "Before a command with its flags: as that command would have them.",
+    ),
+    as_json: bool = typer.Option(False, "--json", help="With --show-config: as JSON, and nothing else on stdout."),
 ) -> None:
-    """Options that stand before the subcommand."""
+    """Speculative decoding for MLX that changes only the speed, and the measurements that prove it.
+
+    What a flag does not say is taken from its variable (--kv-bits: MLX_DSPARK_KV_BITS), then from its line in
+    ~/.mlx-dspark/settings.yaml, then the default; --show-config prints every value and where it came from.
+    """
     handler = _ToStderr()
     handler.setFormatter(_Inert("mlx-dspark: %(message)s"))
     logger = logging.getLogger("dspark")
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)
+    if show_config:
+        context.meta[SHOW_CONFIG] = partial(show_settings, as_json=as_json)
+    elif as_json:
+        raise UsageError("--json before a command belongs to --show-config; write it after the command")
+    if context.invoked_subcommand is None:
+        if not show_config:
+            raise UsageError("no command is given; mlx-dspark --help lists them")
+        settle(context, {})
 
 
 def run(arguments: list[str]) -> int:

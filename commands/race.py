@@ -10,15 +10,18 @@ import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from dspark.commands.interrupts import Interrupts, let_go
+from dspark.commands.options import load_options, takes
 from dspark.commands.race_view import View, folded, table_width, view
 from dspark.commands.rendering import print_lines, print_verbatim, stderr_console, stdout_console, table
 from dspark.errors import StorageError, UsageError
+from dspark.settings import Settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,19 +30,13 @@ if TYPE_CHECKING:
     from dspark.racing.result import RaceResult, Setup
     from dspark.racing.runner import Runner
 
-DEMO = "demo"
 STDOUT = "-"
 WIDE = 92  # columns from which a class fits into one table
 
 
+@takes("model", "drafter", "precision", "kv_bits", "drafter_bits", "drafter_window", "trust_remote_code")
 def race(
-    model: Annotated[
-        str | None, Option(metavar="MODEL", help="Target: id, repo id or folder. Default: the demo pair.")
-    ] = None,
-    drafter: Annotated[
-        str | None,
-        Option(metavar="MODEL", help="Drafter: id, repo id, folder, or none. Default: the registry's for the target."),
-    ] = None,
+    settings: Settings,
     arm: Annotated[
         list[str] | None,
         Option(
@@ -67,21 +64,6 @@ def race(
     top_p: Annotated[float, Option(metavar="X", help="Nucleus filter; 1 is off.")] = 1.0,
     top_k: Annotated[int, Option(metavar="N", help="Keep the N likeliest tokens; 0 is off.")] = 0,
     min_p: Annotated[float, Option(metavar="X", help="Drop tokens below X times the likeliest; 0 is off.")] = 0.0,
-    precision: Annotated[
-        str | None, Option(metavar="NAME", help="Demo pair only: fp32, bf16 or q4. Default: what runs fastest here.")
-    ] = None,
-    kv_bits: Annotated[
-        int | None, Option("--kv-bits", metavar="N", help="Quantize the KV cache to 4 or 8 bits. Default: not at all.")
-    ] = None,
-    drafter_bits: Annotated[
-        str, Option(metavar="N", help="Bits of the drafter's projections: 2 to 8, 16 for none; auto: what suits here.")
-    ] = "auto",
-    drafter_window: Annotated[
-        str, Option(metavar="N", help="Tokens the drafter looks back; 0 for all; auto: as trained, or 4096.")
-    ] = "auto",
-    trust_remote_code: Annotated[
-        bool, Option("--trust-remote-code", help="Allow a checkpoint that runs Python of its own.")
-    ] = False,
     json_file: Annotated[
         str | None, Option("--json", metavar="FILE", help="Write the result as JSON; - is stdout.")
     ] = None,
@@ -109,30 +91,18 @@ def race(
         if count < 1:
             raise UsageError(f"{name} {count}: must be 1 or more")
     _check_outputs(json_file, markdown_file)
-    bits = _number_or_auto("--drafter-bits", drafter_bits)
-    window = _number_or_auto("--drafter-window", drafter_window)
     sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed)
     arms = parse_all(arm) if arm else None
     prompts = gather(prompt or [], prompt_file or [])
     said = stderr_console()
-    if model is None:
+    if settings.origin("model") == "default":
         print_lines(said, "no --model given: racing the demo pair (SmolLM2-135M-Instruct, for a first look)")
 
-    from dspark.engine import Engine, LoadOptions
+    from dspark.engine import Engine
     from dspark.machine import stamp
 
     engine = Engine()
-    loaded = engine.load(
-        LoadOptions(
-            model or DEMO,
-            drafter,
-            precision=precision,
-            trust_remote_code=trust_remote_code,
-            kv_bits=kv_bits,
-            drafter_bits=bits,
-            drafter_window=window,
-        )
-    )
+    loaded = engine.load(replace(load_options(settings), mode="auto"))  # the arms say which modes
     for note in loaded.notes:
         print_lines(said, note)
     sampling.check(loaded.vocabulary)
@@ -160,14 +130,6 @@ def race(
             let_go()
             return code
         return code if written else code or 1
-
-
-def _number_or_auto(flag: str, value: str) -> int | Literal["auto"]:
-    if value == "auto":
-        return "auto"
-    if not value.isdecimal():
-        raise UsageError(f"{flag} {value!r}: give a number or auto")
-    return int(value)
 
 
 def drive(

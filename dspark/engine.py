@@ -3,7 +3,7 @@
 All calls must come from one thread, the one that touches MLX.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import mlx.core as mx
 
@@ -15,7 +15,8 @@ from dspark.decoding.sampling import Chooser
 from dspark.decoding.verdict import TopTwo
 from dspark.drafters.drafter import Drafter
 from dspark.errors import EngineBusy, NotLoaded, PromptError, UsageError
-from dspark.pair import Loaded, LoadOptions, Pair, load_pair, plugged
+from dspark.pair import Loaded, LoadOptions, Pair, Phase, load_pair, plugged, unheard
+from dspark.targets.footprint import Footprint, bytes_per_token, cache_footprint
 from dspark.tuning.costs import CostModel
 from dspark.tuning.measure import measure_costs
 from dspark.tuning.pilot import MAX_ROUND_TOKENS, Pilot, pilot_for
@@ -36,14 +37,14 @@ class Engine:
         """What is loaded, or None."""
         return self._pair.loaded if self._pair else None
 
-    def load(self, options: LoadOptions) -> Loaded:
-        """Load a pair in place of the one before.
+    def load(self, options: LoadOptions, entering: Callable[[Phase], None] = unheard) -> Loaded:
+        """Load a pair in place of the one before; `entering` hears of each phase as it begins.
 
         Raises:
             As `dspark.pair.load_pair`; EngineBusy while a generation runs. Nothing is loaded afterwards.
         """
         self.unload()
-        self._pair = load_pair(options)
+        self._pair = load_pair(options, entering)
         return self._pair.loaded
 
     def plug(self, drafter: Drafter) -> Loaded:
@@ -139,6 +140,11 @@ class Engine:
             pair = self._require()
             self._costs = measure_costs(pair.target, pair.drafter)
         return self._costs
+
+    def footprint(self) -> Footprint:
+        """What the loaded target reads and keeps a token."""
+        target = self._require().target
+        return Footprint(bytes_per_token(target), cache_footprint(target))
 
     def encode_chat(self, prompt: str) -> list[int]:
         """Token ids of one user turn through the model's chat template.

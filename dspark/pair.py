@@ -1,9 +1,10 @@
 """A pair: a target, its drafter where there is one, and what they can do together. Loading one is all of this file."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mlx.utils import tree_flatten
 
@@ -82,8 +83,15 @@ class Pair:
     loaded: Loaded
 
 
-def load_pair(options: LoadOptions) -> Pair:
-    """Find, fetch, vet and load a pair.
+Phase = Literal["loading", "probing"]
+
+
+def unheard(phase: Phase) -> None:
+    """Nobody wants to know."""
+
+
+def load_pair(options: LoadOptions, entering: Callable[[Phase], None] = unheard) -> Pair:
+    """Find, fetch, vet and load a pair; `entering` is called as each phase begins, some more than once.
 
     Raises:
         ModelNotFound, NetworkError, StorageError: it cannot be had.
@@ -92,9 +100,14 @@ def load_pair(options: LoadOptions) -> Pair:
     """
     started = time.perf_counter()
     notes: list[str] = []
+    entering("loading")
     target, folder = _load_target(options, notes)
+    entering("probing")
+    if target.kv_bits is not None:
+        probe_kv_bits(target)
     known = registry.find(options.model, target.config)
     refusal = rollback_refusal(target)
+    entering("loading")
     drafter, drafter_name = None, None
     if refusal is not None:
         notes.append(f"runs plain: {refusal}")
@@ -172,8 +185,6 @@ def _load_target(options: LoadOptions, notes: list[str]) -> tuple[Target, Path]:
         trust_remote_code=trusted(options.trust_remote_code),
         kv_bits=KVBits(options.kv_bits) if options.kv_bits else None,
     )
-    if target.kv_bits is not None:
-        probe_kv_bits(target)
     return target, folder
 
 

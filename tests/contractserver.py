@@ -1,0 +1,72 @@
+"""A server that answers the control plane as the HTTP contract says, from a script of states."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+READY = {"status": "ok", "model": "org/m", "mode": "dspark", "max_draft": "auto", "warnings": ["hot"]}
+
+
+class ContractServer:
+    """`states` are what `/health` says, one after another, the last for ever; `asked` are the requests that came."""
+
+    def __init__(self, *states, key=None, refusal=None, error=None):
+        self.states = list(states or (READY,))
+        self.key, self.refusal, self.error = key, refusal, error
+        self.asked = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                server._answer(self, None)
+
+            def do_POST(self):
+                server._answer(self, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self):
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def body(self):
+        return next(body for route, body in self.asked if route == "/admin/load")
+
+    def _answer(self, handler, body):
+        self.asked.append((handler.path, body))
+        if handler.path != "/health" and self.key and handler.headers.get("Authorization") != f"Bearer {self.key}":
+            return self._send(handler, 401, _error("Invalid API key", "authentication_error"))
+        if handler.path == "/admin/load":
+            return self._send(handler, *(self.refusal or (202, {"id": "load-1"})))
+        state = self.states[0]
+        if handler.path == "/admin/status":
+            loading = state["status"] == "loading"
+            return self._send(handler, 200, {"loading": loading, "error": None if loading else self.error})
+        if len(self.states) > 1:
+            self.states.pop(0)
+        return self._send(handler, state.get("code", 200), state)
+
+    @staticmethod
+    def _send(handler, status, answer):
+        content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        handler.send_response(status)
+        handler.send_header("Content-Length", str(len(content)))
+        handler.end_headers()
+        handler.wfile.write(content)
+
+
+def _error(message, kind="invalid_request_error"):
+    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+
+
+def refused(status, message):
+    return status, _error(message)
