@@ -15,6 +15,7 @@ from types import FrameType
 import typer
 
 from dspark import __version__
+from dspark.commands.calibrate import calibrate
 from dspark.commands.config import show_settings
 from dspark.commands.doctor import doctor
 from dspark.commands.entry import main
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.command()(race)
 app.command()(load)
+app.command()(calibrate)
 app.command()(doctor)
 app.command()(machine)
 

@@ -56,6 +56,7 @@ def load_options(settings: Settings) -> LoadOptions:
         kv_bits=model.kv_bits or None,
         drafter_bits=model.drafter_bits,
         drafter_window=model.drafter_window,
+        profile=model.profile,
     )
 
 

@@ -6,14 +6,13 @@ arms are on the clock while they are watched, and every arm pays the same share 
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from dspark.commands.rendering import print_lines, stderr_console, table
+from dspark.commands.rendering import draws, print_lines, stderr_console, table
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -43,8 +42,7 @@ class View(Protocol):
 def view(entrants: Sequence[Entrant]) -> View:
     """The live view where stderr is a terminal that can be drawn on, otherwise the quiet one."""
     console = stderr_console()
-    drawable = sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
-    return LiveView(console, entrants) if drawable else QuietView(console)
+    return LiveView(console, entrants) if draws(console) else QuietView(console)
 
 
 class QuietView:

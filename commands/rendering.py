@@ -83,6 +83,11 @@ def draws_unicode() -> bool:
     return encoding == "utf8" and locale not in ("C", "POSIX")
 
 
+def draws(console: Console) -> bool:
+    """Whether the stream of `console` is a terminal that can be drawn on."""
+    return console.file.isatty() and console.is_terminal and not console.is_dumb_terminal
+
+
 def inert(text: str) -> str:
     """`text` with a `?` for each character that could steer a terminal, and a space for a tab; line feeds stay."""
     return _STEERING.sub("?", text.replace("\t", " "))

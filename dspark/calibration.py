@@ -12,13 +12,17 @@ import mlx.core as mx
 from dspark.decoding.lookup import LookupIndex
 from dspark.drafters.along import Tried, drafts_along, greedy_answers
 from dspark.drafters.drafter import Drafter
-from dspark.machine import Conditions, Watch
+from dspark.drafters.loading import UNQUANTIZED, default_bits
+from dspark.errors import UsageError
+from dspark.machine import Conditions, Watch, stamp
+from dspark.pair import Pair, drafter_again
 from dspark.targets.target import Target
 from dspark.tuning.acceptance import Prior, prior_of
 from dspark.tuning.costs import interpolate
 from dspark.tuning.curves import Curves, Level, Prefill
 from dspark.tuning.decision import Decision, Evidence, decide
 from dspark.tuning.measure import SHALLOW_TOKENS, Bench, measure_prefill
+from dspark.tuning.profile import Measured, Profile, acceptance, curve_table, derived, profile_key
 from dspark.tuning.timing import Stopwatch
 from dspark.tuning.traces import Place, Trace
 
@@ -32,6 +36,8 @@ _CHEAPER = 0.9
 # A first point that has become this much slower by the end tells of heat, or of another program.
 MOST_DRIFT = 0.07
 MEASURED = "measured by calibrate"
+# A point that has moved by more than this says that a profile no longer holds.
+MOST_OFF = 0.15
 
 
 @dataclass(frozen=True)
@@ -133,6 +139,71 @@ class Agenda:
         )
         done = self._done_s + spent
         self._report(Stage(self._name, done / max(done + left, 1e-9), left))
+
+
+def calibrated(
+    pair: Pair, questions: Sequence[Question], scope: Scope, report: Callable[[Stage], None] = lambda stage: None
+) -> Profile:
+    """A profile of `pair`, measured now.
+
+    Raises:
+        UsageError: its drafter was plugged in, so that no later load could know it again.
+        DecodingError: as decoding would.
+    """
+    if pair.key is None:
+        raise UsageError("a plugged-in drafter cannot be calibrated: no profile could be found for it again")
+    loaded, bits = pair.loaded, None
+    other = None
+    if pair.drafter is not None and loaded.drafter_bits == "auto":
+        bits = default_bits()
+        rival = 4 if bits == UNQUANTIZED else UNQUANTIZED
+        other = (rival, lambda: drafter_again(pair, rival))
+    subject = Subject(pair.target, pair.drafter, "lookup" in loaded.modes, bits, other)
+    found = calibrate(subject, questions, scope, report)
+    stamped = stamp()
+    return Profile(
+        key=profile_key(pair.key),
+        measured=Measured(
+            model=loaded.model,
+            drafter=loaded.drafter,
+            dtype=loaded.dtype if loaded.quantization is None else f"{loaded.quantization} bits",
+            date=stamped["date"],
+            seconds=found.seconds,
+            quick=scope.quick,
+            mlx_dspark=stamped["mlx_dspark"],
+            git=stamped["git"],
+            disturbances=list(found.disturbances),
+        ),
+        curves=curve_table(found.curves),
+        acceptance=acceptance(found.prior),
+        derived=derived(found.decision, found.drafter_bits, _chunk(found.curves.prefill)),
+    )
+
+
+@dataclass(frozen=True)
+class Point:
+    """One cost as it is now and as a profile has it, in milliseconds."""
+
+    name: str
+    now_ms: float
+    then_ms: float
+
+    @property
+    def off(self) -> float:
+        """Relative change."""
+        return self.now_ms / self.then_ms - 1.0
+
+
+def recheck(pair: Pair, profile: Profile) -> list[Point]:
+    """A plain step, a full verification and a full draft, measured now against `profile`."""
+    drafter, costs = pair.drafter, profile.costs()
+    block = drafter.block if drafter else 7
+    level = Bench(pair.target, drafter, Stopwatch(1.0)).level((1, block + 1), [block] if drafter else [])
+    points = [
+        Point("one row" if width == 1 else f"{width} rows", timing.ms, costs.verify_ms(width))
+        for width, timing in level.verify.items()
+    ]
+    return points + [Point(f"a draft of {cap}", timing.ms, costs.draft_ms(cap)) for cap, timing in level.draft.items()]
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,21 @@ from collections.abc import Callable, Iterator, Sequence
 import mlx.core as mx
 
 from dspark.arrays import floats, integers
+from dspark.calibration import Point, Question, Scope, Stage, calibrated, recheck
 from dspark.decoding.events import Event
 from dspark.decoding.loop import PREFILL_CHUNK_TOKENS, Decoding
 from dspark.decoding.request import Request, Sampling, Speculation, SpeculationOptions
 from dspark.decoding.sampling import Chooser
 from dspark.decoding.verdict import TopTwo
 from dspark.drafters.drafter import Drafter
-from dspark.errors import EngineBusy, NotLoaded, PromptError, UsageError
-from dspark.pair import Loaded, LoadOptions, Pair, Phase, load_pair, plugged, unheard
+from dspark.errors import EngineBusy, NotLoaded, ProfileError, PromptError, UsageError
+from dspark.pair import Loaded, LoadOptions, Pair, Phase, in_force, load_pair, plugged, unheard
 from dspark.targets.footprint import Footprint, bytes_per_token, cache_footprint
+from dspark.tuning.acceptance import Prior
 from dspark.tuning.costs import CostModel
 from dspark.tuning.measure import measure_costs
 from dspark.tuning.pilot import MAX_ROUND_TOKENS, Pilot, pilot_for
+from dspark.tuning.profile import Profile
 
 __all__ = ["Engine", "LoadOptions", "Loaded"]
 
@@ -86,17 +89,20 @@ class Engine:
         if mode == "baseline":
             return Speculation("baseline", cap=0, lookup=False, confidence=0.0)
         most = MAX_ROUND_TOKENS if mode == "lookup" else loaded.block
-        cap = "auto" if options.cap is None else options.cap
+        # What the pair's default says of its cap and threshold holds in its own mode.
+        default = (
+            loaded.default if loaded.default.mode == mode else Speculation(mode, "auto", loaded.default.lookup, 0.0)
+        )
+        cap = default.cap if options.cap is None else options.cap
         if cap != "auto" and not 1 <= cap <= most:
             what = "lookup proposes at most" if mode == "lookup" else f"the drafter {loaded.drafter} was trained for"
             raise UsageError(f"cap {cap} is out of range: {what} {most} tokens a round, so give 1 to {most} or auto")
         if mode == "lookup":
             return Speculation("lookup", cap=cap, lookup=True, confidence=0.0)
-        default_lookup = loaded.default.lookup
-        confidence = options.confidence or 0.0
+        confidence = default.confidence if options.confidence is None else options.confidence
         if confidence > 0 and (drafter is None or not drafter.has_confidence):
             raise UsageError(f"the drafter {loaded.drafter} has no confidence head; leave the confidence threshold out")
-        return Speculation(mode, cap, default_lookup if options.lookup is None else options.lookup, confidence)
+        return Speculation(mode, cap, default.lookup if options.lookup is None else options.lookup, confidence)
 
     def generate(self, request: Request) -> Iterator[Event]:
         """Decode a prompt; see `dspark.decoding.events` for the order of events. Closing the iterator stops it.
@@ -132,19 +138,65 @@ class Engine:
             lookup=speculation.lookup,
             confidence=speculation.confidence,
             costs=self.costs,
+            prior=self._prior(),
         )
 
     def costs(self) -> CostModel:
-        """What rounds cost on this machine, measured at the first call after a load (some seconds)."""
+        """What rounds cost on this machine: as calibrated, else measured at the first call after a load (seconds)."""
         if self._costs is None:
             pair = self._require()
-            self._costs = measure_costs(pair.target, pair.drafter)
+            profile = pair.calibrated.profile
+            self._costs = profile.costs() if profile else measure_costs(pair.target, pair.drafter)
         return self._costs
+
+    def _prior(self) -> Prior:
+        found = self._require().calibrated
+        profile = found.profile or found.prior
+        return profile.prior() if profile else Prior()
+
+    @property
+    def profile(self) -> Profile | None:
+        """The calibration in force for the loaded pair, or None."""
+        return self._pair.calibrated.profile if self._pair else None
+
+    def calibrate(
+        self,
+        questions: Sequence[Question],
+        scope: Scope = Scope(),
+        report: Callable[[Stage], None] = lambda stage: None,
+    ) -> Profile:
+        """Calibrate the loaded pair; the profile is in force from now on, and written nowhere.
+
+        Raises:
+            NotLoaded, EngineBusy; UsageError for a plugged-in drafter.
+            DecodingError: as decoding would.
+        """
+        pair = self._require()
+        self._require_idle()
+        self._generating = True
+        try:
+            profile = calibrated(pair, questions, scope, report)
+        finally:
+            self._generating = False
+        self._pair, self._costs = in_force(pair, profile), None
+        return profile
 
     def footprint(self) -> Footprint:
         """What the loaded target reads and keeps a token."""
         target = self._require().target
         return Footprint(bytes_per_token(target), cache_footprint(target))
+
+    def recheck(self) -> list[Point]:
+        """The calibration in force against a few points measured now.
+
+        Raises:
+            NotLoaded, EngineBusy; ProfileError: there is none.
+        """
+        pair, profile = self._require(), self.profile
+        self._require_idle()
+        if profile is None:
+            raise ProfileError(f"{pair.loaded.model} is not calibrated on this machine: run mlx-dspark calibrate")
+        return recheck(pair, profile)
 
     def encode_chat(self, prompt: str) -> list[int]:
         """Token ids of one user turn through the model's chat template.

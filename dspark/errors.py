@@ -8,6 +8,7 @@ DSparkError
 ├── CheckpointError          files that are not a loadable model
 │   ├── RemoteCodeRefused    the checkpoint wants Python of its own to be run
 │   └── DrafterFormatError   a drafter packaging that is unknown, incomplete or contradictory
+├── ProfileError             a calibration profile that cannot be used
 ├── PairingError             drafter and target do not belong together
 ├── PromptError              a prompt that is empty, or longer than the context window
 ├── NotLoaded                the engine holds no model
@@ -67,6 +68,12 @@ class RemoteCodeRefused(CheckpointError):
 
 class DrafterFormatError(CheckpointError):
     """The drafter's packaging is unknown, incomplete or contradicts itself."""
+
+
+class ProfileError(DSparkError):
+    """The profile is broken, of the future, or none."""
+
+    status = 400
 
 
 class PairingError(DSparkError):

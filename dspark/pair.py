@@ -21,9 +21,14 @@ from dspark.machine.precision import Precision, fastest_precision
 from dspark.targets.caches import KVBits
 from dspark.targets.probe import probe_kv_bits, probe_taps, rollback_refusal
 from dspark.targets.target import Target
+from dspark.tuning import profiles
+from dspark.tuning.key import Key, key_for
+from dspark.tuning.profile import Derived, Profile
+from dspark.tuning.profiles import Found
 
 NO_DRAFTER = "none"
 PLUGGED = "plugged in"
+NOT_CALIBRATED = Found()
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class LoadOptions:
     `kv_bits` (4 or 8) quantizes the keys and values of full-attention layers; None keeps them as they are computed.
     `drafter_bits` quantizes the drafter's projections (16: not at all; auto: 4 on a GPU, 16 on a CPU, where packed
     weights are slower). `drafter_window` bounds how many tokens back it looks (0: no bound; auto: as it was trained,
-    or 4096 tokens).
+    or 4096 tokens). `profile` is a calibration profile to go by (none: none; None: what calibrate left for this pair).
     """
 
     model: str = "demo"
@@ -44,6 +49,7 @@ class LoadOptions:
     kv_bits: int | None = None
     drafter_bits: Bits = "auto"
     drafter_window: Window = "auto"
+    profile: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,8 @@ class Loaded:
     """The pair in the engine. `modes` are the concrete modes it supports; `default` is what `auto` stands for.
 
     `dtype` is the type of its activations, `quantization` the bits of its weights (None: not quantized), `block` the
-    drafter's most proposals a round (0 without one). `notes` are meant for the user.
+    drafter's most proposals a round (0 without one). `profile` is the file of the calibration in force. `notes` are
+    meant for the user.
     """
 
     model: str
@@ -72,15 +79,19 @@ class Loaded:
     kv_bits: int | None = None
     drafter_bits: Bits = "auto"
     drafter_window: Window = "auto"
+    profile: str | None = None
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What the engine decodes with."""
+    """What the engine decodes with. `key` is what a calibration of it belongs to, `calibrated` the one found."""
 
     target: Target
     drafter: Drafter | None
     loaded: Loaded
+    key: Key | None = None
+    calibrated: Found = NOT_CALIBRATED
+    drafter_path: Path | None = None
 
 
 Phase = Literal["loading", "probing"]
@@ -108,11 +119,19 @@ def load_pair(options: LoadOptions, entering: Callable[[Phase], None] = unheard)
     known = registry.find(options.model, target.config)
     refusal = rollback_refusal(target)
     entering("loading")
-    drafter, drafter_name = None, None
+    found, source = NOT_CALIBRATED, None
     if refusal is not None:
         notes.append(f"runs plain: {refusal}")
     elif options.drafter != NO_DRAFTER and options.mode in ("auto", "dspark", "dflash"):
-        drafter, drafter_name = _load_drafter(options, known, target, notes)
+        source = _find_drafter(options, known, notes)
+    key = key_for(folder, source.path if source else None, _switches(options))
+    if refusal is None:
+        found = profiles.find(options.model, key, options.profile)
+        notes += found.notes
+    bits = options.drafter_bits
+    if bits == "auto" and found.profile is not None:
+        bits = found.profile.derived.drafter_bits or bits
+    drafter = _load_drafter(source, options, bits, target, notes) if source else None
     if drafter is None and options.drafter not in (None, NO_DRAFTER):
         why = refusal or "was asked to run without one"
         raise UsageError(f"--drafter was given, but this model {why}; leave it out")
@@ -123,17 +142,22 @@ def load_pair(options: LoadOptions, entering: Callable[[Phase], None] = unheard)
         modes += (drafter.config.kind,)
     if options.mode not in ("auto", *modes):
         raise UsageError(f"mode {options.mode} is not possible for {options.model}: it supports {', '.join(modes)}")
-    mode = modes[-1] if options.mode == "auto" else options.mode
     lookup = known.lookup if known else not _has_experts(target.config)
+    default = _default(modes[-1] if options.mode == "auto" else options.mode, lookup=lookup)
+    profile = found.profile
+    if profile is not None and (drafter is None) != (profile.key.drafter is None):
+        profile, found = None, NOT_CALIBRATED  # its drafter could not be loaded
+    if profile is not None and options.mode == "auto":
+        default = _derived(profile.derived, modes)
     loaded = Loaded(
         model=options.model,
         target=str(folder),
-        drafter=drafter_name,
+        drafter=source.name if source and drafter else None,
         family=target.family,
         dtype=str(target.dtype).removeprefix("mlx.core."),
         quantization=target.quantized_bits,
         modes=modes,
-        default=_default(mode, lookup=lookup),
+        default=default,
         block=drafter.block if drafter else 0,
         context_window=target.context_window,
         vocabulary=target.vocabulary,
@@ -144,8 +168,9 @@ def load_pair(options: LoadOptions, entering: Callable[[Phase], None] = unheard)
         kv_bits=options.kv_bits,
         drafter_bits=options.drafter_bits,
         drafter_window=options.drafter_window,
+        profile=str(found.path) if found.path else None,
     )
-    return Pair(target, drafter, loaded)
+    return Pair(target, drafter, loaded, key, found, source.path if source and drafter else None)
 
 
 def plugged(pair: Pair, drafter: Drafter) -> Pair:
@@ -170,8 +195,19 @@ def plugged(pair: Pair, drafter: Drafter) -> Pair:
         default=_default("dspark", lookup=loaded.default.lookup),
         block=drafter.block,
         resident_bytes=_parameter_bytes(pair.target.model),
+        profile=None,
     )
     return Pair(pair.target, drafter, told)
+
+
+def in_force(pair: Pair, profile: Profile, path: Path | None = None) -> Pair:
+    """`pair` going by a calibration of its own; its drafter keeps the precision it was loaded with."""
+    told = replace(
+        pair.loaded,
+        default=_derived(profile.derived, pair.loaded.modes),
+        profile=str(path) if path else None,
+    )
+    return replace(pair, loaded=told, calibrated=Found(profile, path))
 
 
 def _load_target(options: LoadOptions, notes: list[str]) -> tuple[Target, Path]:
@@ -203,37 +239,86 @@ def drafter_memory() -> Path:
     return shelves.home() / "drafters.json"
 
 
-def _load_drafter(
-    options: LoadOptions, known: registry.Pair | None, target: Target, notes: list[str]
-) -> tuple[BlockDrafter | None, str | None]:
+@dataclass(frozen=True)
+class _Source:
+    name: str
+    path: Path
+
+
+def _find_drafter(options: LoadOptions, known: registry.Pair | None, notes: list[str]) -> _Source | None:
     name = options.drafter or (known.drafter if known else None)
     if name is None:
         notes.append("no drafter is known for this model; lookup and baseline remain (--drafter takes one)")
-        return None, None
-    bits, window = options.drafter_bits, options.drafter_window
+        return None
+    if name == registry.DEMO.id:
+        return _Source(name, demo.head())
     try:
-        if name == registry.DEMO.id:
-            opened = Opened(load_drafter(demo.head(), target, bits=bits, window=window), None)
-        else:
-            path = shelves.expanded(name, "--drafter")
-            if path.suffix.lower() != ".gguf":
-                path = resolve(name, kind="drafter", trust_remote_code=options.trust_remote_code)
-            opened = open_drafter(path, target, bits=bits, window=window, memory=drafter_memory())
+        path = shelves.expanded(name, "--drafter")
+        if path.suffix.lower() != ".gguf":
+            path = resolve(name, kind="drafter", trust_remote_code=options.trust_remote_code)
+    except UsageError:
+        raise
+    except DSparkError as error:
+        _go_without(name, options, error, notes)
+        return None
+    return _Source(name, path)
+
+
+def _load_drafter(
+    source: _Source, options: LoadOptions, bits: Bits, target: Target, notes: list[str]
+) -> BlockDrafter | None:
+    try:
+        opened = _open(source.path, target, bits, options.drafter_window)
         probe_taps(target, opened.drafter.taps, target.hidden_size)
     except UsageError:
         raise
     except DSparkError as error:
-        if options.drafter is not None or options.mode != "auto":
-            raise
-        notes.append(f"runs without its drafter {name}: {error}")
-        return None, None
+        _go_without(source.name, options, error, notes)
+        return None
     except Exception as error:  # whatever broken files make the libraries raise
         raise DrafterFormatError(
-            f"{name} cannot be read as a drafter ({type(error).__name__}: {error}); fetch it again"
+            f"{source.name} cannot be read as a drafter ({type(error).__name__}: {error}); fetch it again"
         ) from error
     if opened.note is not None:
         notes.append(opened.note)
-    return opened.drafter, name
+    return opened.drafter
+
+
+def _open(path: Path, target: Target, bits: Bits, window: Window) -> Opened:
+    if path == demo.head():  # nothing of it is in doubt
+        return Opened(load_drafter(path, target, bits=bits, window=window), None)
+    return open_drafter(path, target, bits=bits, window=window, memory=drafter_memory())
+
+
+def drafter_again(pair: Pair, bits: int) -> BlockDrafter:
+    """The pair's own drafter, read once more in another precision. Raises as `load_pair` does."""
+    assert pair.drafter_path is not None, "only a drafter that came from files can be read again"
+    return _open(pair.drafter_path, pair.target, bits, pair.loaded.drafter_window).drafter
+
+
+def _go_without(name: str, options: LoadOptions, error: DSparkError, notes: list[str]) -> None:
+    """Say so; raise where this very drafter was asked for."""
+    if options.drafter is not None or options.mode != "auto":
+        raise error
+    notes.append(f"runs without its drafter {name}: {error}")
+
+
+def _switches(options: LoadOptions) -> dict[str, object]:
+    """Load options that change what rounds cost or what drafts are worth."""
+    return {
+        "kv_bits": options.kv_bits or 0,
+        "drafter_bits": options.drafter_bits,
+        "drafter_window": options.drafter_window,
+    }
+
+
+def _derived(derived: Derived, modes: tuple[Mode, ...]) -> Speculation:
+    """What the profile in force found best for mode auto."""
+    if derived.mode == "drafter" and modes[-1] not in ("baseline", "lookup"):
+        return Speculation(modes[-1], derived.auto_cap, derived.auto_lookup, derived.auto_confidence)
+    if derived.mode == "lookup" and "lookup" in modes:
+        return Speculation("lookup", derived.auto_cap, lookup=True, confidence=0.0)
+    return _default("baseline", lookup=False)
 
 
 def _default(mode: Mode, *, lookup: bool) -> Speculation:

@@ -63,7 +63,7 @@ def bind(
     model = DrafterModel(config, target.vocabulary)
     _fill(model, weights)
     own_embedding, own_head = _as_embedding(embedding), _as_linear(head)
-    bits = _default_bits() if bits == "auto" else bits
+    bits = default_bits() if bits == "auto" else bits
     if bits != UNQUANTIZED:
         own_embedding, own_head = _quantize(model, own_embedding, own_head, bits)
     mx.eval(model.parameters())
@@ -83,7 +83,7 @@ def check_options(bits: Bits, window: Window) -> None:
         raise UsageError(f"the drafter window must be a number of tokens, 0 for all of them, or auto, not {window}")
 
 
-def _default_bits() -> int:
+def default_bits() -> int:
     return 4 if mx.default_device().type == mx.DeviceType.gpu else UNQUANTIZED
 
 

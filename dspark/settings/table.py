@@ -97,6 +97,12 @@ class Model:
     drafter_window: Cap = _setting(
         WholeOrAuto(Whole(0)), "auto", "Tokens the drafter looks back; 0 for all; auto: as trained, or 4096."
     )
+    profile: str | None = _setting(
+        Text("FILE"),
+        None,
+        "Calibration profile to go by, or none. Default: what calibrate left for this pair.",
+        pairwise=True,
+    )
     warmup: bool = _setting(Switch(), True, "Run a short generation after loading.")
     # Not from the file: there, the trust given to one checkpoint would quietly cover every later one.
     trust_remote_code: bool = _setting(

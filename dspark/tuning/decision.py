@@ -16,7 +16,7 @@ from dspark.tuning.simulation import Replay, replay
 from dspark.tuning.traces import Trace, by_class
 
 # Settings closer than this to the best count as equal, and no further than `_MOST_TIE` however noisy the curves are.
-_LEAST_TIE, _MOST_TIE = 0.01, 0.03
+_LEAST_TIE, _MOST_TIE = 0.005, 0.03
 # Standard errors by which a gain must stand clear of nothing.
 _SURE = 2.0
 # A fixed cap must beat the controller by this to be pinned in its place.
@@ -42,6 +42,12 @@ class Setting:
         if self.cap == 0:
             return "baseline"
         return "drafter" if self.drafter else "lookup"
+
+    def __str__(self) -> str:
+        """`drafter cap=4 lookup=on confidence=0.3`."""
+        if not self.drafter:
+            return "plain" if self.cap == 0 else f"lookup cap={self.cap}"
+        return f"drafter cap={self.cap} lookup={'on' if self.lookup else 'off'} confidence={self.confidence:g}"
 
 
 PLAIN_SETTING = Setting(0)
@@ -136,14 +142,17 @@ def candidates(evidence: Evidence) -> list[Setting]:
     return found
 
 
-def measured_rates(replays: Iterable[Replay], plain_ms: float) -> Speedup:
-    """Tokens a plain step's time over some answers, with the standard error of the ratio over their rounds."""
+def measured_rates(replays: Iterable[Replay], plain_ms: float, noise: float) -> Speedup:
+    """Tokens a plain step's time over some answers.
+
+    Its error has two sources: the rounds that happened to be recorded, and the curves, where two points are compared.
+    """
     rounds = [(tokens, ms / plain_ms) for found in replays for tokens, ms in found.rounds]
     tokens, steps = sum(t for t, _ in rounds), sum(s for _, s in rounds)
     if not rounds or steps <= 0:
         return AS_PLAIN
     value = tokens / steps
-    error = math.sqrt(sum((t - value * s) ** 2 for t, s in rounds)) / steps
+    error = math.hypot(math.sqrt(sum((t - value * s) ** 2 for t, s in rounds)) / steps, math.sqrt(2) * noise * value)
     return Speedup(value, max(value - _SURE * error, 0.0), tokens / len(rounds), steps / len(rounds))
 
 
@@ -158,7 +167,7 @@ def _speedups(
     found = {}
     for klass, traces in groups.items():
         replays = [replay(trace, _pilot(setting, evidence, costs, trace), costs) for trace in traces]
-        found[klass] = measured_rates(replays, costs.plain_ms)
+        found[klass] = measured_rates(replays, costs.plain_ms, evidence.noise)
         tick()
     return found
 

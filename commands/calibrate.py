@@ -1,0 +1,220 @@
+"""`mlx-dspark calibrate`: measure what rounds cost and what drafts are worth here, and keep the settings that win."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
+
+from dspark.commands.options import load_options, takes
+from dspark.errors import ProfileError, UsageError
+from dspark.settings import Settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dspark.calibration import Question, Scope, Stage
+    from dspark.engine import Engine
+    from dspark.tuning.profile import Derived, Profile
+
+
+@takes("model", "drafter", "precision", "kv_bits", "drafter_bits", "drafter_window", "trust_remote_code")
+def calibrate(
+    settings: Settings,
+    quick: Annotated[
+        bool, Option("--quick", help="A third of the time: no depths, fewer prompts. A full run replaces it.")
+    ] = False,
+    depths: Annotated[
+        str | None,
+        Option(metavar="LIST", help="Depths of context to measure at, such as 1k,4k,16k. Default: 1k,4k."),
+    ] = None,
+    show: Annotated[bool, Option("--show", help="Show the profile in force, and measure nothing.")] = False,
+    check: Annotated[
+        bool,
+        Option("--check", help="Measure a few points against the profile in force. Exits 1 if it no longer holds."),
+    ] = False,
+    force: Annotated[bool, Option("--force", help="Measure even where an undisturbed profile is in force.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON, and nothing else on stdout.")] = False,
+) -> int:
+    """Measure this pair on this machine once; every command goes by the profile from then on.
+
+    Without --force a clean profile of this very machine, pair and MLX is shown instead of measured again. A profile
+    measured while the machine was busy, hot, swapping or on battery says so, and the next run replaces it.
+
+    Examples:
+
+        mlx-dspark calibrate
+
+        mlx-dspark calibrate --model mlx-community/Qwen3-4B-8bit --depths 1k,8k,32k --json
+    """
+    from dspark.commands.rendering import print_lines, stderr_console
+
+    if sum((show, check, force)) > 1:
+        raise UsageError("--show, --check and --force exclude each other; give one of them")
+    if quick and depths is not None:
+        raise UsageError("--quick measures at no depth; leave --depths or --quick out")
+    scope = _scope(quick, depths)
+
+    from dspark.engine import Engine
+    from dspark.tuning import profiles
+
+    engine, said = Engine(), stderr_console()
+    if settings.origin("model") == "default":
+        print_lines(said, "no --model given: the demo pair (SmolLM2-135M-Instruct, for a first look)")
+    loaded = engine.load(load_options(settings))
+    for note in loaded.notes:
+        print_lines(said, note)
+    profile = engine.profile
+    if show or check:
+        if profile is None:
+            raise ProfileError(f"{loaded.model} is not calibrated on this machine: run mlx-dspark calibrate")
+        return _check(engine, as_json=as_json) if check else _present(profile, loaded.profile, as_json)
+    if profile is not None and profile.clean and not force:
+        print_lines(said, f"calibrated already, on {profile.measured.date}: shown as it is (--force measures again)")
+        return _present(profile, loaded.profile, as_json)
+    with _progress(said) as report:
+        measured = engine.calibrate(_questions(engine, scope), scope, report)
+    path = profiles.write(measured)
+    for sentence in measured.measured.disturbances:
+        print_lines(said, f"warning: {sentence}", style="yellow")
+    return _present(measured, str(path), as_json)
+
+
+def _scope(quick: bool, depths: str | None) -> Scope:
+    from dspark.calibration import Scope
+
+    if quick:
+        return Scope.brief()
+    return Scope() if depths is None else Scope(depths=tuple(sorted({_tokens(word) for word in depths.split(",")})))
+
+
+def _tokens(word: str) -> int:
+    """`4k` is 4096, as context windows are counted."""
+    text = word.strip().lower()
+    number, unit = (text[:-1], 1024) if text.endswith("k") else (text, 1)
+    if not (number.isascii() and number.isdecimal() and 0 < int(number) * unit <= 10_000_000):
+        raise UsageError(f"--depths {word.strip()!r} is no depth; write tokens like 1024 or 4k, separated by commas")
+    return int(number) * unit
+
+
+def _questions(engine: Engine, scope: Scope) -> list[Question]:
+    from collections import Counter
+
+    from dspark.calibration import Question
+    from dspark.racing.prompts import builtin
+
+    seen: Counter[str] = Counter()
+    found = []
+    for prompt in builtin():
+        seen[prompt.klass] += 1
+        if seen[prompt.klass] <= scope.answers_per_class:
+            found.append(Question(prompt.klass, engine.encode_chat(prompt.text)))
+    return found
+
+
+def _check(engine: Engine, *, as_json: bool) -> int:
+    """Compare a few points, the plain step first: what it has changed by, everything probably has."""
+    from dspark.calibration import MOST_OFF
+    from dspark.commands.rendering import print_json, print_lines, stdout_console
+
+    points = engine.recheck()
+    holds = all(abs(point.off) <= MOST_OFF for point in points)
+    if as_json:
+        print_json({"holds": holds, "points": [vars(point) | {"off": point.off} for point in points]})
+        return 0 if holds else 1
+    console = stdout_console()
+    for point in points:
+        line = f"{point.name}: {point.now_ms:.1f} ms now, {point.then_ms:.1f} ms in the profile ({point.off:+.0%})"
+        print_lines(console, line)
+    verdict = "the profile still holds" if holds else "the profile no longer holds: run mlx-dspark calibrate --force"
+    print_lines(console, verdict, style="bold")
+    return 0 if holds else 1
+
+
+def _present(profile: Profile, path: str | None, as_json: bool) -> int:
+    from dspark.commands.rendering import print_json, stdout_console
+
+    if as_json:
+        print_json(profile.as_dict() | {"path": path})
+    else:
+        _print_profile(stdout_console(), profile, path)
+    return 0
+
+
+def _print_profile(console: Console, profile: Profile, path: str | None) -> None:
+    from dspark.commands.rendering import print_lines, table
+
+    measured, derived = profile.measured, profile.derived
+    print_lines(console, f"{measured.model} ({measured.dtype}), drafter {measured.drafter or 'none'}", style="bold")
+    key = profile.key
+    print_lines(
+        console, f"{key.chip or 'unknown chip'}, {key.device}, mlx {key.mlx}, measured {measured.date}", style="dim"
+    )
+    levels = sorted(profile.curves.levels, key=lambda level: level.depth)
+    widths = sorted({width for level in levels for width in level.verify_ms})
+    plain = levels[0].verify_ms[1]
+    drawn = table(
+        "rows", *(f"at {level.depth}" for level in levels), numeric=("rows", *(f"at {o.depth}" for o in levels))
+    )
+    for width in widths:
+        cells = (level.verify_ms.get(width) for level in levels)
+        drawn.add_row(str(width), *("" if ms is None else f"{ms:.1f} ms {ms / plain:5.2f}" for ms in cells))
+    console.print(drawn)
+    if levels[0].draft_ms:
+        cap, ms = max(levels[0].draft_ms.items())
+        print_lines(console, f"a draft of {cap} costs {ms / plain:.2f} of one row ({ms:.1f} ms)")
+    rates = profile.curves.prefill
+    if rates:
+        best = max(rates, key=lambda rate: rate.tokens_per_s)
+        print_lines(console, f"prompts are read at {best.tokens_per_s:.0f} tokens/s, in chunks of {best.chunk}")
+    drawn = table("text", "best", "reaches", "auto", numeric=("reaches", "auto"))
+    for klass, choice in derived.classes.items():
+        auto = derived.auto_speedup.get(klass)
+        best_setting = "plain" if choice.cap == 0 else f"{choice.mode} cap {choice.cap}"
+        reached = 1.0 if choice.cap == 0 else choice.speedup
+        drawn.add_row(klass, best_setting, f"{reached:.2f}x", "" if auto is None else f"{auto:.2f}x")
+    console.print(drawn)
+    for line in _conclusions(derived):
+        print_lines(console, line, hanging=2)
+    if path is not None:
+        print_lines(console, f"profile: {path}", style="dim")
+
+
+def _conclusions(derived: Derived) -> Iterator[str]:
+    yield derived.reason
+    for depth, choice in derived.depths.items():
+        what = "plain decoding" if choice.cap == 0 else f"{choice.mode} cap {choice.cap}, {choice.speedup:.2f}x"
+        yield f"with {depth} tokens of context: {what}"
+    names = {"baseline": "plain decoding", "lookup": "looking things up", "drafter": "the drafter"}
+    yield f"mode auto stands for {names[derived.mode]}" + (
+        "" if derived.mode == "baseline" else f", cap {derived.auto_cap}"
+    )
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[Stage], None]]:
+    """A bar with the time left on a terminal, a line a stage elsewhere."""
+    from dspark.commands.rendering import draws, print_lines
+
+    if not draws(console):
+        told: list[str] = []
+
+        def line(stage: Stage) -> None:
+            if stage.name not in told:
+                told.append(stage.name)
+                print_lines(console, f"{stage.name} (about {stage.left_s:.0f} s left in all)")
+
+        yield line
+        return
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("calibrating", total=1.0, left="")
+
+        def draw(stage: Stage) -> None:
+            bar.update(task, completed=stage.share, description=stage.name, left=f"about {stage.left_s:.0f} s left")
+
+        yield draw

@@ -1,0 +1,358 @@
+"""A calibration profile: what `mlx-dspark calibrate` found, as YAML that people can read and the engine goes by."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dspark.errors import ProfileError
+from dspark.tuning.acceptance import Count, Prior
+from dspark.tuning.costs import CostModel, Depth
+from dspark.tuning.curves import Curves
+from dspark.tuning.decision import Choice, Decision, Setting
+from dspark.tuning.key import Key
+
+SCHEMA = 1
+MOST_BYTES = 256 * 1024
+HEAD = """\
+# Calibration of one pair on one machine, written by `mlx-dspark calibrate`.
+# Read at load by every command. Do not edit: calibrate again, or delete it to fall back to a quick look at load.
+"""
+NOTES = {
+    "key": "what this belongs to; where any of it differs, the profile is not used",
+    "measured": "when and how; disturbances mark a profile that the next calibration replaces",
+    "curves": "milliseconds: verify by rows, draft by proposals, at each depth of context; spread is relative",
+    "acceptance": "accepted / offered over recorded answers: by tenth of confidence, draft position, match length",
+    "derived": "the settings that win; cap 0 means plain decoding, speedup is against it (low: at worst, by chance)",
+}
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Table = dict[Annotated[int, Field(ge=1)], Positive]
+Counts = list[Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class ProfileKey(_Strict):
+    """`dspark.tuning.key.Key`, as it is written."""
+
+    chip: str | None
+    gpu_cores: int | None
+    cores: int | None
+    memory_gb: int | None
+    device: str | None
+    blas: str | None
+    mlx: str | None
+    mlx_lm: str | None
+    target: str
+    drafter: str | None
+    switches: dict[str, str] = {}
+
+    def key(self) -> Key:
+        """The key itself."""
+        return Key(**{**self.model_dump(), "switches": tuple(sorted(self.switches.items()))})
+
+
+class Measured(_Strict):
+    """Circumstances. A `prior` comes from elsewhere: its acceptance is a hint, its times are nobody's here."""
+
+    kind: Literal["measured", "prior"] = "measured"
+    model: str
+    drafter: str | None
+    dtype: str
+    date: str
+    seconds: Share
+    quick: bool = False
+    mlx_dspark: str | None = None
+    git: str | None = None
+    disturbances: list[str] = []
+
+
+class LevelTimes(_Strict):
+    """At one depth of context, in tokens."""
+
+    depth: Annotated[int, Field(ge=0)]
+    verify_ms: Annotated[Table, Field(min_length=1)]
+    verify_spread: dict[int, Share] = {}
+    draft_ms: Table = {}
+
+    @model_validator(mode="after")
+    def _one_row(self) -> "LevelTimes":
+        if 1 not in self.verify_ms:
+            raise ValueError("verify_ms has no entry for one row")
+        return self
+
+
+class PrefillRate(_Strict):
+    """Reading a prompt of `tokens` in chunks of `chunk`."""
+
+    chunk: Annotated[int, Field(ge=1)]
+    tokens: Annotated[int, Field(ge=1)]
+    tokens_per_s: Positive
+
+
+class CurveTable(_Strict):
+    """`dspark.tuning.curves.Curves`, as they are written."""
+
+    levels: Annotated[list[LevelTimes], Field(min_length=1)]
+    ahead_ms: Positive | None = None
+    lookup_ms: Share | None = None
+    prefill: list[PrefillRate] = []
+    kv_bytes_per_token: Positive | None = None
+    noise: Share = 0.0
+    drift: Annotated[float, Field(allow_inf_nan=False)] | None = None
+
+
+class AcceptanceTable(_Strict):
+    """`dspark.tuning.acceptance.Prior`, as it is written."""
+
+    confidence: Counts = []
+    position: Counts = []
+    match: Counts = []
+
+
+class DerivedSetting(_Strict):
+    """One choice: `tried` is the best speculative cap even where plain decoding (cap 0) is chosen."""
+
+    mode: str
+    cap: Annotated[int, Field(ge=0)]
+    lookup: bool
+    confidence: Share
+    speedup: Positive
+    low: Share
+    tried: str
+
+
+class Derived(_Strict):
+    """`mode` and the `auto_*` are what mode auto stands for; `cap` and its kind are the best fixed over all classes."""
+
+    mode: Literal["baseline", "lookup", "drafter"]
+    auto_cap: Annotated[int, Field(ge=0)] | Literal["auto"]
+    auto_lookup: bool
+    auto_confidence: Share = 0.0
+    auto_speedup: dict[str, Positive]
+    cap: Annotated[int, Field(ge=0)]
+    lookup: bool
+    confidence: Share
+    speedup: Positive
+    low: Share
+    reason: str
+    drafter_bits: int | None = None
+    prefill_chunk: Annotated[int, Field(ge=1)] | None = None
+    classes: dict[str, DerivedSetting] = {}
+    depths: dict[int, DerivedSetting] = {}
+
+
+class Profile(_Strict):
+    """The whole file."""
+
+    schema_version: Annotated[int, Field(alias="schema")] = SCHEMA
+    key: ProfileKey
+    measured: Measured
+    curves: CurveTable
+    acceptance: AcceptanceTable = AcceptanceTable()
+    derived: Derived
+
+    @property
+    def clean(self) -> bool:
+        """Measured here, in full, and undisturbed: nothing to replace."""
+        return self.measured.kind == "measured" and not self.measured.disturbances and not self.measured.quick
+
+    def costs(self) -> CostModel:
+        """The cost model that its curves make."""
+        first, *deeper = sorted(self.curves.levels, key=lambda level: level.depth)
+        ahead = self.curves.ahead_ms
+        saved = None if ahead is None else first.verify_ms[1] - ahead
+        return CostModel(
+            tuple(sorted(first.verify_ms.items())),
+            tuple(sorted(first.draft_ms.items())),
+            f"calibrated on {self.measured.date[:10]}",
+            ahead,
+            first.depth,
+            tuple(
+                Depth(
+                    level.depth,
+                    tuple(sorted(level.verify_ms.items())),
+                    tuple(sorted(level.draft_ms.items())),
+                    None if saved is None else max(level.verify_ms[1] - saved, 0.0),
+                )
+                for level in deeper
+            ),
+        )
+
+    def prior(self) -> Prior:
+        """What its answers were accepted."""
+        return Prior(
+            *(
+                tuple(Count(*pair) for pair in counts)
+                for counts in (self.acceptance.confidence, self.acceptance.position, self.acceptance.match)
+            )
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+def derived(decision: Decision, drafter_bits: int | None, prefill_chunk: int | None) -> Derived:
+    """A decision, as it is written."""
+    overall = decision.overall
+    return Derived(
+        mode=decision.default.means,
+        auto_cap=decision.default.cap,
+        auto_lookup=decision.default.lookup,
+        auto_confidence=decision.default.confidence,
+        auto_speedup={klass: round(speedup.value, 3) for klass, speedup in decision.default_speedup.items()},
+        cap=_cap(overall.setting),
+        lookup=overall.setting.lookup,
+        confidence=overall.setting.confidence,
+        speedup=round(overall.tried_speedup.value, 3),
+        low=round(overall.tried_speedup.low, 3),
+        reason=decision.reason,
+        drafter_bits=drafter_bits,
+        prefill_chunk=prefill_chunk,
+        classes={klass: _setting(choice) for klass, choice in decision.classes.items()},
+        depths={depth: _setting(choice) for depth, choice in decision.depths.items()},
+    )
+
+
+def _setting(choice: Choice) -> DerivedSetting:
+    return DerivedSetting(
+        mode=choice.setting.means,
+        cap=_cap(choice.setting),
+        lookup=choice.setting.lookup,
+        confidence=choice.setting.confidence,
+        speedup=round(choice.tried_speedup.value, 3),
+        low=round(choice.tried_speedup.low, 3),
+        tried=str(choice.tried),
+    )
+
+
+def _cap(setting: Setting) -> int:
+    assert isinstance(setting.cap, int), "fixed settings have fixed caps"
+    return setting.cap
+
+
+def curve_table(curves: Curves) -> CurveTable:
+    """Curves, as they are written."""
+    return CurveTable(
+        levels=[
+            LevelTimes(
+                depth=level.depth,
+                verify_ms={width: timing.ms for width, timing in level.verify.items()},
+                verify_spread={width: timing.spread for width, timing in level.verify.items()},
+                draft_ms={cap: timing.ms for cap, timing in level.draft.items()},
+            )
+            for level in curves.levels
+        ],
+        ahead_ms=curves.ahead.ms if curves.ahead else None,
+        lookup_ms=curves.lookup_ms,
+        prefill=[PrefillRate(**asdict(rate)) for rate in curves.prefill],
+        kv_bytes_per_token=curves.bytes_per_token,
+        noise=curves.noise,
+        drift=curves.drift,
+    )
+
+
+def acceptance(prior: Prior) -> AcceptanceTable:
+    """Counts, as they are written."""
+    tables = {name: [[count.accepted, count.offered] for count in counts] for name, counts in vars(prior).items()}
+    return AcceptanceTable(**tables)
+
+
+def profile_key(key: Key) -> ProfileKey:
+    """A key, as it is written."""
+    return ProfileKey(**{**asdict(key), "switches": dict(key.switches)})
+
+
+def to_yaml(profile: Profile) -> str:
+    """The file: sections in order, each under a line that says what it holds; short rows on one line."""
+    text = HEAD
+    for name, value in profile.as_dict().items():
+        if name in NOTES:
+            text += f"\n# {NOTES[name]}\n"
+        text += yaml.dump({name: _readable(value)}, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+    return text
+
+
+def from_yaml(text: str) -> Profile:
+    """Parse and check a profile.
+
+    Raises:
+        ProfileError: what is wrong with it, as the end of a sentence that begins with its name.
+    """
+    try:
+        data = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ProfileError(f"is not readable YAML ({_first_line(error)})") from error
+    if data is None:
+        raise ProfileError("is empty")
+    if not isinstance(data, dict):
+        raise ProfileError("holds no profile")
+    schema = data.get("schema")
+    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
+        raise ProfileError(f"was written by a newer mlx-dspark (schema {schema}, this one reads {SCHEMA})")
+    if schema != SCHEMA:
+        raise ProfileError("holds no profile" if schema is None else f"has an unknown schema {schema!r}")
+    try:
+        return Profile.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ProfileError(f"has a wrong value at {where}: {first['msg'].lower()}") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader without anchors: a profile has no use for them, and a bomb is made of them."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            raise yaml.YAMLError("aliases are not allowed")
+        return super().compose_node(parent, index)
+
+
+class _Row(dict[Any, Any]):
+    """A mapping that is written on one line."""
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_representer(
+    _Row, lambda dumper, row: dumper.represent_mapping("tag:yaml.org,2002:map", row.items(), flow_style=True)
+)
+_Dumper.add_representer(
+    list,
+    lambda dumper, row: dumper.represent_sequence(
+        "tag:yaml.org,2002:seq", row, flow_style=not any(isinstance(one, Mapping | str) for one in row)
+    ),
+)
+
+
+def _readable(value: Any, name: str = "") -> Any:
+    """Floats to four digits, and tables of numbers as rows; JSON's text keys become numbers again."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}") if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [_readable(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    plain = {_number(key): _readable(one, str(key)) for key, one in value.items()}
+    numbers = plain and all(isinstance(one, int | float) for one in plain.values())
+    return _Row(plain) if numbers and name.endswith(("_ms", "_spread", "_speedup")) else plain
+
+
+def _number(key: Any) -> Any:
+    return int(key) if isinstance(key, str) and key.isdecimal() else key
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:160] or type(error).__name__

@@ -1,0 +1,155 @@
+"""Where profiles lie: an explicit path, the user's folder, and those shipped as priors. Written whole or not at all."""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import BinaryIO
+
+from dspark.errors import ProfileError, StorageError, UsageError
+from dspark.hub import shelves
+from dspark.tuning.key import Key, file_name
+from dspark.tuning.profile import MOST_BYTES, Profile, from_yaml, to_yaml
+
+NONE = "none"
+"""The explicit path that stands for no profile at all."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """`profile` is of this very key; `prior` is another machine's of the same pair. `notes` are for the user."""
+
+    profile: Profile | None = None
+    path: Path | None = None
+    prior: Profile | None = None
+    notes: tuple[str, ...] = ()
+
+
+def folder() -> Path:
+    """The user's profiles, `profiles` in `MLX_DSPARK_HOME`."""
+    return shelves.home() / "profiles"
+
+
+def find(model: str, key: Key, explicit: str | None = None) -> Found:
+    """The profile in force for a pair, and what was wrong with those passed over.
+
+    Raises:
+        UsageError: `explicit` does not exist.
+    """
+    if explicit == NONE:
+        return Found()
+    if explicit is not None:
+        path = shelves.expanded(explicit, "--profile")
+        if not path.is_file():
+            raise UsageError(f"--profile {explicit} does not exist; give a file that calibrate wrote, or none")
+        return _judged(path, key)
+    found = Found()
+    with suppress(StorageError):  # a home folder that is not known holds no profiles
+        path = folder() / file_name(model, key)
+        found = _judged(path, key) if path.is_file() else Found()
+    if found.profile is not None:
+        return found
+    return Found(prior=_shipped(key), notes=found.notes)
+
+
+def read(path: Path) -> Profile:
+    """Read one profile.
+
+    Raises:
+        ProfileError: it cannot be used; the message begins with its path and says what to do.
+    """
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MOST_BYTES + 1)
+        if len(raw) > MOST_BYTES:
+            raise ProfileError(f"is larger than {MOST_BYTES >> 10} KiB")
+        return from_yaml(raw.decode("utf-8"))
+    except ProfileError as error:
+        raise ProfileError(f"{path} {error}: run mlx-dspark calibrate to write it anew") from error
+    except UnicodeDecodeError as error:
+        raise ProfileError(f"{path} is not UTF-8: run mlx-dspark calibrate to write it anew") from error
+    except OSError as error:
+        raise ProfileError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+
+
+def write(profile: Profile) -> Path:
+    """Put a profile into the user's folder in place of the one before, which stays whole until then.
+
+    Raises:
+        StorageError: the folder or disk refuses.
+    """
+    path = folder() / file_name(profile.measured.model, profile.key.key())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.parent), _fresh(path) as stream:
+            stream.write(to_yaml(profile).encode("utf-8"))
+    except OSError as error:
+        raise StorageError(
+            f"cannot write the profile to {path.parent} ({error.strerror}): set MLX_DSPARK_HOME to a folder elsewhere"
+        ) from error
+    return path
+
+
+def all_of(where: Path | None = None) -> Iterator[tuple[Path, Profile | ProfileError]]:
+    """Every profile of a folder (the user's), with what is wrong with those that cannot be read."""
+    for path in sorted((where or folder()).glob("*.yaml")):
+        try:
+            yield path, read(path)
+        except ProfileError as error:
+            yield path, error
+
+
+def _judged(path: Path, key: Key) -> Found:
+    try:
+        profile = read(path)
+    except ProfileError as error:
+        return Found(notes=(f"{error}; until then costs are measured at load",))
+    differing = key.differences(profile.key.key())
+    if profile.measured.kind == "prior":
+        return Found(prior=profile, notes=(f"{path} was measured elsewhere: it is a hint only",))
+    if differing:
+        return Found(
+            notes=(f"{path} is of another {' and '.join(differing)}, so it is not used: run mlx-dspark calibrate here",)
+        )
+    notes: tuple[str, ...] = ()
+    if profile.measured.disturbances:
+        notes = (f"the calibration in force was disturbed ({profile.measured.disturbances[0]}): calibrate again",)
+    return Found(profile, path, notes=notes)
+
+
+def _shipped(key: Key) -> Profile | None:
+    """One of the same target and drafter that came with the package."""
+    for entry in files("dspark.profiles").iterdir():
+        if entry.name.endswith(".yaml"):
+            with suppress(ProfileError, OSError, UnicodeDecodeError):
+                profile = from_yaml(entry.read_text("utf-8"))
+                if (profile.key.target, profile.key.drafter) == (key.target, key.drafter):
+                    return profile
+    return None
+
+
+@contextmanager
+def _locked(where: Path) -> Iterator[None]:
+    """One writer at a time; the lock goes with its process, however that ends."""
+    with (where / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _fresh(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` once it is written and on the disk."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
