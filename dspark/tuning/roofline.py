@@ -109,5 +109,6 @@ def _verdict(traffic: Traffic, seen: Ceiling, free_rows: float | None, standing:
     if standing.share >= NEAR:
         return f"{text}, and {place}."
     return (
-        f"Neither memory nor arithmetic alone binds: at most {rate}, and {place}; kernels and their launches take it."
+        f"Neither memory nor arithmetic alone binds: at most {rate}, and {place}; kernels, their launches or other "
+        "programs take the rest."
     )

@@ -39,7 +39,7 @@ def test_bandwidth_by_chip_and_gpu_cores(chip: str, gpu_cores: int, gb_s: float)
     ],
 )
 def test_what_is_not_published_stays_unknown(chip: str | None, gpu_cores: int | None) -> None:
-    assert published(chip, gpu_cores) is None
+    assert published(chip, gpu_cores) is None  # field report N1: never the nearest row as a fact
 
 
 def test_a_figure_says_how_far_it_was_checked() -> None:
