@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +54,8 @@ def machine(
     if plot is not None:
         check_target(plot)
     found = capability.measure()
-    bound = None if model is None else _roofline(model, found, depth, kv_bits, measure)
+    with contextlib.redirect_stdout(sys.stderr):  # some libraries greet on stdout when they are first imported
+        bound = None if model is None else _roofline(model, found, depth, kv_bits, measure)
     if as_json:
         print_json(found.as_dict() | {"model": {"name": model} | bound.as_dict() if bound else None})
     else:

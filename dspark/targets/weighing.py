@@ -17,7 +17,7 @@ from mlx_lm.models import cache as mlx_cache
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 from mlx_lm.utils import _get_classes, load_model
 
-from dspark.errors import CheckpointError
+from dspark.errors import CheckpointError, DSparkError
 from dspark.targets.caches import KVBits
 from dspark.targets.rewind import leaves
 from dspark.targets.target import CONTEXT_WINDOW_KEYS, DEFAULT_CONTEXT_WINDOW, Target
@@ -38,10 +38,13 @@ def weigh_folder(folder: Path, *, kv_bits: int | None = None, trust_remote_code:
 
     Raises:
         CheckpointError: it is not a model that mlx-lm can load.
+        PairingError: its keys and values do not divide into groups to quantize.
     """
     try:
         model, config = load_model(folder, lazy=True, trust_remote_code=trust_remote_code)
         return _weigh(model, _context_window(config), kv_bits, "checkpoint")
+    except DSparkError:
+        raise
     except Exception as error:  # whatever a broken folder makes the libraries raise
         raise _refused(str(folder), error) from error
 
@@ -51,6 +54,7 @@ def weigh_config(config: dict[str, Any], *, kv_bits: int | None = None) -> Traff
 
     Raises:
         CheckpointError: mlx-lm cannot build such a model.
+        PairingError: as `weigh_folder`.
     """
     try:
         config = dict(config)
@@ -59,6 +63,8 @@ def weigh_config(config: dict[str, Any], *, kv_bits: int | None = None) -> Traff
         model.set_dtype(_dtype(config))
         _quantize(model, config.get("quantization") or {})
         return _weigh(model, _context_window(config), kv_bits, "config")
+    except DSparkError:
+        raise
     except Exception as error:
         raise _refused("this config.json", error) from error
 
