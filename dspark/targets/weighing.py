@@ -28,9 +28,16 @@ _ROUTED = (SwitchLinear, QuantizedSwitchLinear)
 
 
 def weigh(target: Target) -> Traffic:
-    """A loaded target, with its KV bits."""
-    bits = target.kv_bits.bits if target.kv_bits else None
-    return _weigh(target.model, target.context_window, bits, "loaded")
+    """A loaded target, with its KV bits.
+
+    Raises:
+        CheckpointError: its caches are of a kind that is not known here.
+    """
+    try:
+        bits = target.kv_bits.bits if target.kv_bits else None
+        return _weigh(target.model, target.context_window, bits, "loaded")
+    except ValueError as error:
+        raise _refused(target.path.name, error) from error
 
 
 def weigh_folder(folder: Path, *, kv_bits: int | None = None, trust_remote_code: bool = False) -> Traffic:

@@ -31,6 +31,7 @@ def test_bandwidth_by_chip_and_gpu_cores(chip: str, gpu_cores: int, gb_s: float)
     [
         ("Apple M4 Max", None),
         ("Apple M4 Max", 36),
+        ("Apple M6", 10),
         ("Apple M9 Pro", 16),
         ("Apple M1 (Virtual)", 8),
         ("Apple processor", 8),
