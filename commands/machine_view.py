@@ -58,7 +58,7 @@ def _machine(found: Capability) -> Iterator[Row]:
 
 def _measured(found: Capability) -> Iterator[Row]:
     moved = found.bandwidth
-    reading = "" if moved.read_gb_s is None else f", {moved.read_gb_s:g} GB/s reading only"
+    reading = "" if moved.read_gb_s is None else f"; {moved.read_gb_s:g} GB/s where it only reads"
     yield "bandwidth", f"{moved.gb_s:g} GB/s measured: {moved.method}{reading}"
     if found.published:
         yield "published", f"{found.published.gb_s:g} GB/s: {found.published.method}"
