@@ -1,86 +1,151 @@
-"""`mlx-dspark machine`: the chip, its memory, and how fast that memory is."""
+"""`mlx-dspark machine`: the chip, its memory, how fast both are, and what that allows a model."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import contextlib
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
-    from dspark.machine.bandwidth import Bandwidth
-    from dspark.machine.facts import Chip, Machine
+    from dspark.engine import LoadOptions
+    from dspark.machine.capability import Capability
+    from dspark.tuning.roofline import Roofline
 
-GIB = 1024**3
-BUSY_CORES = 0.3
+DECODED_TOKENS = 24
+PROMPT = "Describe a walk along the coast in autumn, from the harbour to the lighthouse and back."
 
 
 def machine(
     as_json: bool = typer.Option(False, "--json", help="Print JSON, and nothing else on stdout."),
+    model: str | None = typer.Option(
+        None, "--model", help="Add a model's roofline: a folder, org/name or id that is on disk. Nothing is fetched."
+    ),
+    depth: int | None = typer.Option(
+        None, "--depth", min=0, help="Tokens of context to give a ceiling for, beside none and a full window."
+    ),
+    kv_bits: int | None = typer.Option(None, "--kv-bits", help="Count keys and values quantized to 4 or 8 bits."),
+    measure: bool = typer.Option(
+        False, "--measure", help="Load the model too and time plain decoding of a short answer against its ceiling."
+    ),
+    plot: str | None = typer.Option(
+        None, "--plot", metavar="FILE", help="Draw the roofline into a .png, .svg or .pdf file, or - for the terminal."
+    ),
 ) -> None:
     """Describe this machine and measure its memory bandwidth, which bounds how fast a model can decode.
 
-    Example: mlx-dspark machine --json
+    Example: mlx-dspark machine --model demo --plot -
     """
-    from dspark.commands.rendering import print_json, print_lines, stderr_console
-    from dspark.machine import bandwidth, chips, describe, load
+    from dspark.commands.plotting import TERMINAL, check_target
+    from dspark.commands.rendering import print_json
+    from dspark.errors import UsageError
+    from dspark.machine import capability
 
-    found = describe()
-    before = load.cpu_times()
-    measured = bandwidth.measure(found)
-    busy_cores = load.busy_cores(before, load.cpu_times())
-    row = chips.published(found.chip.name, found.chip.gpu_cores)
-    published = bandwidth.from_specification(row) if row else None
+    about_a_model = {"--depth": depth, "--kv-bits": kv_bits, "--measure": measure or None, "--plot": plot}
+    named = [flag for flag, given in about_a_model.items() if given is not None]
+    if model is None and named:
+        raise UsageError(f"{named[0]} is about a model: add --model, for one --model demo")
+    if kv_bits not in (None, 4, 8):
+        raise UsageError(f"--kv-bits {kv_bits} is not possible; give 4 or 8, or leave it out")
+    if plot == TERMINAL and as_json:
+        raise UsageError("--plot - draws where --json prints; give --plot a file, or leave one of them out")
+    if plot is not None:
+        check_target(plot)
+    found = capability.measure()
+    with contextlib.redirect_stdout(sys.stderr):  # some libraries greet on stdout when they are first imported
+        bound = None if model is None else _roofline(model, found, depth, kv_bits, measure)
     if as_json:
-        print_json(
-            found.as_dict()
-            | {
-                "bandwidth": asdict(measured),
-                "published_bandwidth": asdict(published) if published else None,
-                "busy_cores": busy_cores,
-            }
-        )
+        print_json(found.as_dict() | {"model": {"name": model} | bound.as_dict() if bound else None})
     else:
-        _print(found, measured, published)
-    if busy_cores is not None and busy_cores > BUSY_CORES:
-        note = f"other programs kept {busy_cores:g} cores busy meanwhile: measure again when they are done"
-        print_lines(stderr_console(), note, style="yellow")
+        _show(found, model, bound)
+    if plot is not None and bound is not None and model is not None:
+        _draw(bound, model, plot)
 
 
-def _print(found: Machine, measured: Bandwidth, published: Bandwidth | None) -> None:
-    from dspark.commands.rendering import print_lines, stdout_console
+def _show(found: Capability, model: str | None, bound: Roofline | None) -> None:
+    from dspark.commands import machine_view
+    from dspark.commands.rendering import print_lines, stderr_console
 
-    system, memory, runtime = found.system, found.memory, found.runtime
-    kinds = [kind for kind, so in (("Rosetta", system.translated), ("virtual", system.virtual)) if so]
-    rows = [
-        ("chip", found.chip.name or "unknown"),
-        ("cores", _cores(found.chip)),
-        ("system", ", ".join([system.label, system.architecture or "unknown architecture", *kinds])),
-        ("memory", f"{_gib(memory.total_bytes)}, {_gib(memory.available_bytes)} available"),
-        ("pressure", f"{memory.pressure or 'unknown'}, swap used {_gib(memory.swap_used_bytes)}"),
-        ("device", f"MLX {runtime.mlx or 'not installed'}, {(runtime.device or 'no device').upper()}"),
-        ("bandwidth", f"{measured.gb_s:g} GB/s measured: {measured.method}"),
-    ]
-    if memory.gpu_wired_limit_bytes:
-        rows.append(("gpu limit", f"{_gib(memory.gpu_wired_limit_bytes)}, set by iogpu.wired_limit_mb"))
-    if published:
-        rows.append(("published", f"{published.gb_s:g} GB/s: {published.method}"))
-    console = stdout_console()
-    for name, value in rows:
-        print_lines(console, f"{name:<11}{value}", hanging=11)
+    machine_view.show(found)
+    if bound is not None and model is not None:
+        machine_view.show_model(model, bound)
+    for sentence in found.conditions.disturbances():
+        print_lines(stderr_console(), sentence, style="yellow")
 
 
-def _cores(chip: Chip) -> str:
-    groups = [f"{group.count} {group.name or 'of one kind'}" for group in chip.groups if group.count]
-    words = [f"{chip.cores if chip.cores is not None else 'unknown number of'} CPU"]
-    if groups:
-        words[0] += f" ({', '.join(groups)})"
-    if chip.usable_cores is not None and chip.cores is not None and chip.usable_cores < chip.cores:
-        words.append(f"{chip.usable_cores} usable by this process")
-    if chip.gpu_cores is not None:
-        words.append(f"{chip.gpu_cores} GPU")
-    return ", ".join(words)
+def _roofline(model: str, found: Capability, depth: int | None, kv_bits: int | None, measure: bool) -> Roofline:
+    from dspark.errors import UsageError
+    from dspark.hub.checkpoint import read_config, weight_files
+    from dspark.hub.vetting import trusted
+
+    if found.machine.runtime.mlx_error is not None:
+        raise UsageError(f"--model takes a working MLX ({found.machine.runtime.mlx_error}); see mlx-dspark doctor")
+    from dspark.targets.weighing import weigh_config, weigh_folder
+    from dspark.tuning.roofline import roofline
+
+    options, folder = _present(model, kv_bits)
+    if weight_files(folder):
+        traffic = weigh_folder(folder, kv_bits=kv_bits, trust_remote_code=trusted(False))
+    else:
+        traffic = weigh_config(read_config(folder), kv_bits=kv_bits)
+    return roofline(
+        traffic,
+        found.bandwidth.ceiling_gb_s,
+        found.arithmetic.tflop_s if found.arithmetic else None,
+        depth=depth,
+        decoded=_decode(options) if measure else None,
+    )
 
 
-def _gib(size: int | None) -> str:
-    return "unknown" if size is None else f"{size / GIB:.1f} GiB"
+def _present(model: str, kv_bits: int | None) -> tuple[LoadOptions, Path]:
+    """How to load a model that is on disk, and its folder, which may hold a config.json alone."""
+    from dspark.engine import LoadOptions
+    from dspark.errors import ModelNotFound
+    from dspark.hub import demo, registry
+    from dspark.hub.resolving import resolve
+
+    precision, folder = None, Path(model).expanduser()
+    if model == registry.DEMO.id:
+        on_disk = ((name, at) for name in demo.PRECISIONS if (at := demo.on_disk(name)) is not None)
+        present = next(on_disk, None)
+        if present is None:
+            raise ModelNotFound("the demo model is not on this disk yet: run mlx-dspark race once, which fetches it")
+        precision, folder = present
+    elif not (folder / "config.json").is_file() or any(folder.glob("*.safetensors")):
+        folder = resolve(model, kind="model", offline=True)
+    options = LoadOptions(model=model, drafter="none", mode="baseline", precision=precision, kv_bits=kv_bits)
+    return options, folder
+
+
+def _decode(options: LoadOptions) -> tuple[int, float | None]:
+    """The depth in the middle of a short answer, and the tokens a second of it."""
+    from dspark.decoding.events import Finished
+    from dspark.decoding.request import Request, SpeculationOptions
+    from dspark.engine import Engine
+
+    engine = Engine()
+    engine.load(options)
+    prompt, plain = engine.encode_chat(PROMPT), SpeculationOptions(mode="baseline")
+    warm_up, timed = (
+        next(event.statistics for event in engine.generate(request) if isinstance(event, Finished))
+        for request in (Request(prompt, tokens, speculation=plain) for tokens in (2, DECODED_TOKENS))
+    )
+    return warm_up.prompt_tokens + timed.completion_tokens // 2, timed.decode_tokens_per_second
+
+
+def _draw(bound: Roofline, model: str, plot: str) -> None:
+    from dspark.commands import plotting
+    from dspark.commands.rendering import print_lines, print_verbatim, stderr_console, stdout_console
+    from dspark.tuning.plots import ceilings_plot, roofline_plot
+
+    plots = [roofline_plot(bound, model), ceilings_plot(bound, model)]
+    if plot == plotting.TERMINAL:
+        console = stdout_console()
+        for each in plots:
+            for line in ("", *plotting.lines(each, console.width)):
+                print_verbatim(console, line)
+        return
+    plotting.write(plots, Path(plot))
+    print_lines(stderr_console(), f"drawn into {plot}")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dspark.machine import darwin_output as read
 from dspark.machine import shell
 from dspark.machine.facts import Chip, Memory, Power, System, Thermal
+from dspark.machine.profiler_output import profiler
 
 SYSCTL = "/usr/sbin/sysctl"
 LEVEL_KEYS = tuple(
@@ -14,6 +15,7 @@ LEVEL_KEYS = tuple(
 # Mini detail leaves serial numbers out; JSON keys do not change with the language of the system, as the labels do.
 PROFILER = ("/usr/sbin/system_profiler", "-json", "-detailLevel", "mini", "SPHardwareDataType", "SPDisplaysDataType")
 IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
+SW_VERS = ("/usr/bin/sw_vers",)
 VM_STAT = ("/usr/bin/vm_stat",)
 PMSET = "/usr/bin/pmset"
 THERMAL = (
@@ -45,26 +47,35 @@ class Darwin:
         # A translated process is shown an invented name, the same on every chip.
         hidden = name is None or name.startswith("VirtualApple")
         if hidden or cores is None or gpu_cores is None:
-            report = self._output(*PROFILER) or ""
-            name = (read.profiler_chip(report) or name) if hidden else name
-            cores = cores or read.profiler_cores(report)
-            gpu_cores = gpu_cores or read.profiler_gpu_cores(report)
+            report = profiler(self._output(*PROFILER) or "")
+            name = (report.chip or name) if hidden else name
+            cores = cores or report.cores
+            groups = groups or report.groups
+            gpu_cores = gpu_cores or report.gpu_cores
         return Chip(name, cores, groups, usable_cores=read.number(values.get("hw.ncpu")), gpu_cores=gpu_cores)
 
     def system(self) -> System:
         values = self._sysctl(
-            "kern.osproductversion", "sysctl.proc_translated", "hw.optional.arm64", "kern.hv_vmm_present"
+            "kern.osproductversion",
+            "sysctl.proc_translated",
+            "hw.optional.arm64",
+            "kern.hv_vmm_present",
+            "kern.version",
         )
+        version = values.get("kern.osproductversion") or read.product_version(self._output(*SW_VERS) or "")
+        virtual = read.flag(values.get("kern.hv_vmm_present"))
+        if virtual is None:
+            virtual = read.virtual_kernel(values.get("kern.version", ""))
         translated = read.flag(values.get("sysctl.proc_translated"))
         # The sysctl program may itself run natively below a translated shell.
         if self._architecture == "x86_64" and read.flag(values.get("hw.optional.arm64")):
             translated = True
         return System(
             name="macOS",
-            version=values.get("kern.osproductversion") or None,
+            version=version,
             architecture=self._architecture or None,
             translated=translated,
-            virtual=read.flag(values.get("kern.hv_vmm_present")),
+            virtual=virtual,
         )
 
     def memory(self) -> Memory:

@@ -4,9 +4,7 @@ Lines are found by name, never by position: M5 adds memory-tagging lines to vm_s
 M6 has three, and an unknown key leaves a complaint among sysctl's lines.
 """
 
-import json
 import re
-from typing import Any
 
 from dspark.machine.facts import CoreGroup, PowerMode, PowerSource, Pressure, Thermal
 
@@ -124,31 +122,13 @@ def ioreg_gpu_cores(text: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def profiler(text: str, section: str) -> dict[str, Any]:
-    """First entry of a section of `system_profiler -json`; empty for text that is not such JSON."""
-    try:
-        return dict(json.loads(text)[section][0])
-    except (ValueError, TypeError, KeyError, IndexError):
-        return {}
+def product_version(text: str) -> str | None:
+    """`ProductVersion` of sw_vers."""
+    found = re.search(r"^ProductVersion:\s*(\S+)", text, re.MULTILINE)
+    return found.group(1) if found else None
 
 
-def profiler_gpu_cores(text: str) -> int | None:
-    """GPU cores as SPDisplaysDataType gives them; displays hang below the GPU and do not count."""
-    return number(profiler(text, "SPDisplaysDataType").get("sppci_cores"))
-
-
-def profiler_chip(text: str) -> str | None:
-    """The chip's name; Intel has none here."""
-    name = profiler(text, "SPHardwareDataType").get("chip_type") or profiler(text, "SPDisplaysDataType").get(
-        "sppci_model"
-    )
-    return name if isinstance(name, str) and name.startswith("Apple") else None
-
-
-def profiler_cores(text: str) -> int | None:
-    """All CPU cores: `proc 12:0:8:4` (the kinds behind the total change order between versions), or a bare number."""
-    value = profiler(text, "SPHardwareDataType").get("number_processors")
-    if isinstance(value, int):
-        return value
-    found = re.match(r"proc (\d+)", value) if isinstance(value, str) else None
-    return int(found.group(1)) if found else None
+def virtual_kernel(version: str) -> bool | None:
+    """Whether a kernel was built for virtual machines, by the last word of its version; None for an Intel one."""
+    found = re.search(r"RELEASE_ARM64_(VMAPPLE|T\d+)", version)
+    return found.group(1) == "VMAPPLE" if found else None

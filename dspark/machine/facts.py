@@ -35,6 +35,15 @@ class Chip:
         found = re.match(r"Apple ([AM]\d+)\b", self.name or "")
         return found.group(1) if found else None
 
+    @property
+    def performance_cores(self) -> int | None:
+        """CPU cores of every kind but Efficiency; of two kinds without names (macOS 12) those of the first."""
+        fast = [group for group in self.groups if group.name != "Efficiency"]
+        if len(fast) > 1 and all(group.name is None for group in fast):
+            fast.pop()
+        counts = [group.count for group in fast]
+        return None if not counts or None in counts else sum(count for count in counts if count is not None)
+
 
 @dataclass(frozen=True)
 class System:
@@ -105,6 +114,6 @@ class Machine:
     def as_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
         facts = asdict(self)
-        facts["chip"]["generation"] = self.chip.generation
+        facts["chip"] |= {"generation": self.chip.generation, "performance_cores": self.chip.performance_cores}
         del facts["chip"]["features"]
         return facts

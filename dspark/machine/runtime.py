@@ -1,6 +1,7 @@
 """The Python packages that do the work, and the device that MLX computes on."""
 
 import platform
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module, metadata
 
@@ -22,6 +23,11 @@ def describe() -> Runtime:
         info = mx.device_info()
     except Exception as error:  # a broken install raises whatever its loader raises
         return replace(stack, mlx_error=f"{type(error).__name__}: {error}")
+    return with_device(stack, info, gpu=gpu)
+
+
+def with_device(stack: Runtime, info: Mapping[str, object], *, gpu: bool) -> Runtime:
+    """`stack` with what `mx.device_info()` tells; its keys change with the version of MLX."""
     name, architecture, working_set = (
         info.get(key) for key in ("device_name", "architecture", "max_recommended_working_set_size")
     )

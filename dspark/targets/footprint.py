@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.models import cache as mlx_cache
 
+from dspark.errors import CheckpointError
 from dspark.targets.rewind import leaves
 from dspark.targets.target import Target
+from dspark.targets.weighing import weigh
 
 # Caches grow in steps of 256 rows: at a multiple of it they hold no row that is not used.
 _ROWS = 256
@@ -62,20 +63,11 @@ def cache_footprint(target: Target) -> CacheFootprint:
 
 
 def bytes_per_token(target: Target) -> int | None:
-    """Weight bytes that one decoded token reads: everything but an embedding table that only gathers.
-
-    None for mixtures of experts and for models that apply layers more than once.
-    """
-    if target.depth != len(target.layers) or _has_experts(target.model):
+    """Weight bytes that one decoded token reads; None for a model that cannot be weighed."""
+    try:
+        return weigh(target).weight_bytes
+    except CheckpointError:
         return None
-    everything = sum(array.nbytes for _, array in tree_flatten(target.model.parameters()))
-    tied = bool(target.config.get("tie_word_embeddings"))
-    gathered = 0 if tied else sum(array.nbytes for _, array in tree_flatten(target.embedding.parameters()))
-    return int(everything - gathered)
-
-
-def _has_experts(model: nn.Module) -> bool:
-    return any("switch" in type(module).__name__.lower() for module in model.modules())
 
 
 def _held(entry: Any) -> int:

@@ -16,7 +16,7 @@ from dspark.targets.recurrence import Recorder
 from dspark.targets.taps import HiddenTaps, passes
 
 DEFAULT_CONTEXT_WINDOW = 4096
-_CONTEXT_WINDOW_KEYS = ("max_position_embeddings", "n_positions", "model_max_length", "max_seq_len")
+CONTEXT_WINDOW_KEYS = ("max_position_embeddings", "n_positions", "model_max_length", "max_seq_len")
 
 
 class Target:
@@ -99,7 +99,7 @@ class Target:
     def context_window(self) -> int:
         """Positions the model was made for."""
         config = self._text_config
-        return int(next((config[key] for key in _CONTEXT_WINDOW_KEYS if config.get(key)), DEFAULT_CONTEXT_WINDOW))
+        return int(next((config[key] for key in CONTEXT_WINDOW_KEYS if config.get(key)), DEFAULT_CONTEXT_WINDOW))
 
     @property
     def eos(self) -> frozenset[int]:

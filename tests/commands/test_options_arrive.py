@@ -17,6 +17,7 @@ from dspark import client
 from dspark.commands.app import app, run
 from dspark.engine import Engine, LoadOptions
 from dspark.errors import DSparkError
+from dspark.machine import bandwidth
 
 TYPERS_OWN = {"--help", "--install-completion", "--show-completion"}
 PROOFS: dict[tuple[str, str], Callable[["Bench"], None]] = {}
@@ -298,6 +299,40 @@ def _(bench: Bench) -> None:
 @proves("doctor", "machine", option="--json")
 def _(bench: Bench, command: str) -> None:
     assert isinstance(json.loads(bench.run(command, "--json")[1]), dict)
+
+
+def _ceilings(bench: Bench, *flags: str) -> Any:
+    """The model's part of what `machine` tells; None where it refuses."""
+    bench.patch.setattr(bandwidth, "BUFFER_BYTES", 8 << 20)
+    code, out = bench.run("machine", "--model", bench.target, "--json", *flags)
+    return json.loads(out)["model"] if code == 0 else None
+
+
+@proves("machine", option="--model")
+def _(bench: Bench) -> None:
+    assert _ceilings(bench)["name"] == bench.target
+
+
+@proves("machine", option="--depth")
+def _(bench: Bench) -> None:
+    assert _ceilings(bench, "--depth", "7")["given"]["depth"] == 7
+
+
+@proves("machine", option="--kv-bits")
+def _(bench: Bench) -> None:
+    assert _ceilings(bench, "--kv-bits", "8") is None, "its narrow heads cannot be packed"
+
+
+@proves("machine", option="--measure")
+def _(bench: Bench) -> None:
+    assert _ceilings(bench, "--measure")["standing"] is not None
+    assert _ceilings(bench)["standing"] is None
+
+
+@proves("machine", option="--plot")
+def _(bench: Bench) -> None:
+    bench.patch.setattr(bandwidth, "BUFFER_BYTES", 8 << 20)
+    assert "roofline: GFLOP/s" in bench.run("machine", "--model", bench.target, "--plot", "-")[1]
 
 
 @proves("doctor", option="--redact")

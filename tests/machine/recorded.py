@@ -18,12 +18,19 @@ class RecordedMac:
     """
 
     def __init__(
-        self, *sysctl: str, vm_stat: str = "", ioreg: str = "", profiler: tuple[str, ...] = (), **power: str
+        self,
+        *sysctl: str,
+        vm_stat: str = "",
+        ioreg: str = "",
+        profiler: tuple[str, ...] = (),
+        sw_vers: str = "",
+        **power: str,
     ) -> None:
         self._sysctl = "\n".join(line if ": " in line else recording(line) for line in sysctl)
         self._vm_stat = recording(vm_stat) if vm_stat else None
         self._ioreg = recording(ioreg) if ioreg else ""
         self._profiler = profiler
+        self._sw_vers = recording(sw_vers) if sw_vers else None
         self._power = power
         self.asked: list[str] = []
 
@@ -33,13 +40,13 @@ class RecordedMac:
         if program == "sysctl":
             lines = self._sysctl.splitlines()
             return "\n".join(
-                line for line in lines if line.partition(":")[0] in command[1:] or line.startswith("sysctl: ")
+                line for line in lines if line.partition(":")[0].strip() in command[1:] or line.startswith("sysctl: ")
             )
         if program == "system_profiler":
             return self._report()
         if program in ("pmset", "notifyutil"):
             return self._told(program, command[-1].removeprefix("-"))
-        return {"vm_stat": self._vm_stat, "ioreg": self._ioreg}[program]
+        return {"vm_stat": self._vm_stat, "ioreg": self._ioreg, "sw_vers": self._sw_vers}[program]
 
     def _told(self, program: str, asked: str) -> str | None:
         name = self._power.get("notify" if program == "notifyutil" else asked)

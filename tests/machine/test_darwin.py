@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from recorded import RecordedMac
+from recorded import RecordedMac, recording
 
 from dspark.machine.darwin import Darwin
 from dspark.machine.facts import Chip, CoreGroup, Memory, Power, System
@@ -21,7 +21,7 @@ MACS = {
             "sysctl.m1-glpi-macos11",
             profiler=("system_profiler.SPHardware-json.m1-16gb", "system_profiler.SPDisplays-json.m1-7gpu-khw"),
         ),
-        Chip("Apple M1", cores=8, gpu_cores=7),
+        Chip("Apple M1", 8, groups(Performance=4, Efficiency=4), gpu_cores=7),
     ),
     "M1 Pro, macOS 12: levels without names, listed backwards": (
         RecordedMac(
@@ -81,7 +81,7 @@ MACS = {
     ),
     "M4 Max": (
         RecordedMac(profiler=("system_profiler.SPHardware-json.m4-max-48gb",)),
-        Chip("Apple M4 Max", 16),
+        Chip("Apple M4 Max", 16, groups(Performance=12, Efficiency=4)),
     ),
     "M5": (
         RecordedMac("sysctl.m5-10core-24gb-macos26.6", ioreg="ioreg-AGX.m5-10gpu"),
@@ -120,7 +120,35 @@ MACS = {
             "machdep.cpu.brand_string: VirtualApple @ 2.50GHz",
             profiler=("system_profiler.SPHardware-json.m1-16gb",),
         ),
-        Chip("Apple M1", 8),
+        Chip("Apple M1", 8, groups(Performance=4, Efficiency=4)),
+    ),
+    "M1 Pro: every cpu key": (
+        RecordedMac("sysctl.m1-pro-10core", ioreg="ioreg-AGX.m1-pro-16gpu"),
+        Chip("Apple M1 Pro", 10, (CoreGroup(None, 8), CoreGroup(None, 2)), usable_cores=10, gpu_cores=16),
+    ),
+    "M2 Pro: as many cores as levels": (
+        RecordedMac("sysctl.m2-pro-16gb-hv"),
+        Chip("Apple M2 Pro", 12, (CoreGroup(None, 8), CoreGroup(None, 4))),
+    ),
+    "M2 Max with 38 GPU cores: cores by levels alone": (
+        RecordedMac("sysctl.m2-max-64gb-macos15.5", profiler=("system_profiler.SPDisplays-text.m2-max-38gpu",)),
+        Chip("Apple M2 Max", 12, (CoreGroup(None, 8), CoreGroup(None, 4)), gpu_cores=38),
+    ),
+    "M3 Max with 40 GPU cores": (
+        RecordedMac(profiler=("system_profiler.SPHardware-text.m3-max-128gb-16core",)),
+        Chip("Apple M3 Max", 16, groups(Performance=12, Efficiency=4)),
+    ),
+    "M3 Ultra, macOS 27": (RecordedMac("sysctl.m3-ultra-512gb-macos27"), Chip("Apple M3 Ultra")),
+    "M4 Max with 40 GPU cores": (
+        RecordedMac(
+            "machdep.cpu.brand_string: Apple M4 Max", profiler=("system_profiler.SPDisplays-text.m4-max-40gpu-macos26",)
+        ),
+        Chip("Apple M4 Max", gpu_cores=40),
+    ),
+    "M1: features only, no perflevels": (RecordedMac("sysctl.hw-optional.m1-macos11"), Chip()),
+    "virtual, hosted runner": (
+        RecordedMac("machdep.cpu.brand_string: Apple M1 (Virtual)", "hw.physicalcpu: 3", "hw.ncpu: 3"),
+        Chip("Apple M1 (Virtual)", 3, usable_cores=3),
     ),
     "nothing answers": (RecordedMac(), Chip()),
 }
@@ -171,7 +199,60 @@ def test_translation(lines: list[str], architecture: str, translated: bool | Non
     assert Darwin(RecordedMac(*lines), architecture).system().translated is translated
 
 
+@pytest.mark.parametrize(
+    ("chip", "cores"),
+    [
+        (Chip(groups=groups(Performance=12, Efficiency=4)), 12),
+        (Chip(groups=groups(Super=4, Efficiency=6)), 4),
+        (Chip(groups=groups(Super=6, Performance=12)), 18),
+        (Chip(groups=groups(Super=2, Performance=4, Efficiency=6)), 6),
+        (Chip(groups=(CoreGroup(None, 8), CoreGroup(None, 2))), 8),
+        (Chip(groups=groups(Super=None, Performance=None)), None),
+        (Chip(), None),
+    ],
+)
+def test_performance_cores(chip: Chip, cores: int | None) -> None:
+    assert chip.performance_cores == cores
+
+
+@pytest.mark.parametrize(
+    ("uname", "virtual"),
+    [
+        ("uname-a.gha-macos-14-vm", True),
+        ("uname-a.gha-macos-15-vm", True),
+        ("machine-lines.gha-macos-26-vm", True),
+        ("uname-a.m2-macos26.5", False),
+        ("uname-a.m3-pro-macos26.5", False),
+        ("uname-a.m4-macos26.5", False),
+        ("uname-a.m5-macos26.5", False),
+        ("uname-a.m5-pro-or-max-macos26.6", False),
+        ("uname-a.intel-macos13", None),
+        ("uname-a.intel-macos14", None),
+    ],
+)
+def test_a_virtual_machine_is_known_by_its_kernel_where_the_key_is_missing(uname: str, virtual: bool | None) -> None:
+    mac = RecordedMac(f"kern.version: {recording(uname).splitlines()[0]}")
+    assert Darwin(mac, "arm64").system().virtual is virtual
+
+
+@pytest.mark.parametrize(
+    ("sw_vers", "version"), [("sw_vers.macos26.5.1", "26.5.1"), ("sw_vers.macos26.6", "26.6"), ("", None)]
+)
+def test_version_where_the_key_is_missing(sw_vers: str, version: str | None) -> None:
+    assert Darwin(RecordedMac(sw_vers=sw_vers), "arm64").system().version == version
+
+
+@pytest.mark.parametrize(
+    ("line", "translated"),
+    [("sysctl.proc_translated: 0", False), ("sysctl.proc_translated: 1", True), ("sysctl: unknown oid", None)],
+)
+def test_three_cases_of_rosetta(line: str, translated: bool | None) -> None:
+    recorded = next(text for text in recording("sysctl.proc_translated.three-cases").splitlines() if line in text)
+    assert Darwin(RecordedMac(recorded), "arm64").system().translated is translated
+
+
 def test_systems() -> None:
+    assert Darwin(RecordedMac("sysctl.hv.apple-silicon-host"), "arm64").system().virtual is False
     native = RecordedMac("sysctl.m2-max-64gb-macos26.6", "kern.hv_vmm_present: 0")
     assert Darwin(native, "arm64").system() == System("macOS", "26.6.2", "arm64", virtual=False)
     assert Darwin(RecordedMac("sysctl.vm-guest-hv"), "arm64").system() == System("macOS", None, "arm64", virtual=True)
@@ -199,6 +280,11 @@ def test_memory_of_a_mac_with_tagged_pages() -> None:
         ("vm_stat.8gb-applesilicon-full", (3842 + 92019 + 14023) * 16384),
         ("vm_stat.intel-vm-32gb-4k", (6127229 + 1080348 + 11820) * 4096),
         ("vm_stat.16gb-heavy-compressor-partial", (6107 + 166230 + 12686) * 16384),
+        ("vm_stat.32gb-applesilicon-partial", (13517 + 296462 + 2) * 16384),
+        ("vm_stat.m5-pro-48gb-mte-lowfree", (50667 + 486128 + 16362) * 16384),
+        ("vm_stat.64gb-applesilicon-partial", None),  # these leave the file cache out
+        ("vm_stat.8gb-applesilicon-longuptime-head", None),
+        ("vm_stat.applesilicon-tagstorage-partial", None),
         ("vm_stat.16gb-applesilicon-head", None),  # cut before the file cache: not enough to say
         ("", None),
     ],
@@ -213,6 +299,8 @@ def test_available_memory(vm_stat: str, available_bytes: int | None) -> None:
         (["sysctl.pressure.16gb-warning-level2"], "warning"),
         (["sysctl.pressure.10core-16gb"], "warning"),
         (["sysctl.swap-and-pressure.mac-normal"], "normal"),
+        (["sysctl.swap-and-pressure.16gb-high-swap"], "normal"),
+        (["sysctl+memory_pressure.warning-37pct"], "warning"),
         (["kern.memorystatus_vm_pressure_level: 4"], "critical"),
         (["kern.memorystatus_vm_pressure_level: 3"], None),
         ([], None),
@@ -226,7 +314,9 @@ def test_pressure(lines: list[str], expected: str | None) -> None:
     ("lines", "limit"),
     [
         (["sysctl.wired-limit.raised-m-128gb"], 118000 * 1024**2),
-        (["iogpu.wired_limit_mb: 0"], 0),
+        (["sysctl.m2-max-64gb-macos15.5"], 0),
+        (["sysctl.m2-pro-mini-32gb-macos26.5.1"], 0),
+        (["sysctl.m3-ultra-512gb-macos27"], 0),
         (["sysctl.write-wired-limit"], None),  # what a change prints: not a reading
         ([], None),
     ],
@@ -235,10 +325,36 @@ def test_gpu_wired_limit(lines: list[str], limit: int | None) -> None:
     assert Darwin(RecordedMac(*lines), "arm64").memory().gpu_wired_limit_bytes == limit
 
 
-def test_large_swap() -> None:
-    found = Darwin(RecordedMac("sysctl.m2-pro-16gb-swap-unknownoid"), "arm64").memory()
-    assert found.swap_total_bytes == 23 * GIB
-    assert found.swap_used_bytes == int(23181.62 * 1024**2)
+@pytest.mark.parametrize(
+    ("sysctl", "total_mib", "used_mib"),
+    [
+        ("sysctl.m2-pro-16gb-swap-unknownoid", 23552, 23181.62),
+        ("sysctl.swapusage.16gb-swapheavy", 23552, 22392.56),
+        ("sysctl.swap-and-pressure.16gb-high-swap", 12800, 11947.44),
+        ("sysctl+memory_pressure.warning-37pct", 16384, 15348.81),
+        ("sysctl.pressure.16gb-warning-level2", 14336, 13262.06),
+    ],
+)
+def test_large_swap(sysctl: str, total_mib: int, used_mib: float) -> None:
+    found = Darwin(RecordedMac(sysctl), "arm64").memory()
+    assert found.swap_total_bytes == total_mib * 1024**2
+    assert found.swap_used_bytes == int(used_mib * 1024**2)
+
+
+@pytest.mark.parametrize(
+    ("sysctl", "total_gib"),
+    [
+        ("sysctl.m4-16gb-macos27", 16),
+        ("sysctl.m5-10core-24gb-macos26.6", 24),
+        ("sysctl.m3-ultra-96gb-60gpu", 96),
+        ("sysctl.m3-ultra-512gb-macos27", 512),
+        ("sysctl.intel-i9-macbookpro16-1", 32),
+        ("sysctl.vm-excerpt.16gb-applesilicon", None),
+    ],
+)
+def test_total_memory(sysctl: str, total_gib: int | None) -> None:
+    total = Darwin(RecordedMac(sysctl), "arm64").memory().total_bytes
+    assert total == (None if total_gib is None else total_gib * GIB)
 
 
 def test_a_mac_without_any_answer_is_unknown_throughout() -> None:

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from dspark import machine
-from dspark.machine import bandwidth, load, precision
+from dspark.machine import arithmetic, bandwidth, load, precision
 from dspark.machine.facts import Chip, Machine, Memory, Runtime, System
 from dspark.machine.load import CpuTimes
 
@@ -19,6 +19,8 @@ def test_bandwidth_on_all_usable_cores() -> None:
     assert found.source == "measured"
     assert found.method.startswith("copy of 12 MiB on 2 CPU threads")
     assert found.gb_s > 0
+    assert found.read_gb_s is not None and found.read_gb_s > 0
+    assert found.ceiling_gb_s == max(found.gb_s, found.read_gb_s)
 
 
 def test_bandwidth_where_mlx_has_a_gpu() -> None:
@@ -36,6 +38,14 @@ def test_a_gpu_that_refuses_leaves_the_cpu(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(bandwidth, "_on_gpu", refuse)
     virtual = Machine(LITTLE.chip, LITTLE.system, LITTLE.memory, Runtime("3.12", device="gpu"))
     assert "CPU threads" in bandwidth.measure(virtual).method
+
+
+def test_arithmetic_where_mlx_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlx.core")
+    monkeypatch.setattr(arithmetic, "SIDES", {"cpu": (16, 32), "gpu": (16, 32)})
+    found = arithmetic.measure()
+    assert found is not None and found.tflop_s > 0
+    assert "product of" in found.method
 
 
 @pytest.mark.parametrize(

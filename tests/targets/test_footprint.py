@@ -7,6 +7,7 @@ from mlx.utils import tree_flatten
 
 from dspark.targets.footprint import CacheFootprint, bytes_per_token, cache_footprint
 from dspark.targets.target import Target
+from dspark.targets.weighing import weigh
 
 
 def held_bytes(target: Target) -> int:
@@ -41,5 +42,9 @@ def test_a_token_reads_all_weights_but_a_table_that_only_gathers() -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen3_next", "nanbeige"])
-def test_experts_and_loops_are_not_guessed_at(name: str) -> None:
-    assert bytes_per_token(family(name)) is None
+def test_experts_and_loops_are_read_as_they_are_weighed(name: str) -> None:
+    assert bytes_per_token(family(name)) == weigh(family(name)).weight_bytes
+
+
+def test_a_cache_of_an_unknown_kind_is_not_guessed_at() -> None:
+    assert bytes_per_token(family("deepseek_v41")) is None
