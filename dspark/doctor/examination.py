@@ -1,0 +1,165 @@
+"""All checks of this machine, gathered into one report. Nothing here can hang or raise."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from dspark import __version__
+from dspark.doctor import environment, machine, network, packages, pairs, probe, profiles, server, storage
+from dspark.doctor.check import Check, Subject
+from dspark.doctor.pairs import PairState
+from dspark.doctor.probe import Stack
+from dspark.doctor.report import Report
+from dspark.doctor.server import Address
+from dspark.errors import StorageError
+from dspark.hub import inventory, shelves
+from dspark.hub.shelves import Shelf
+from dspark.machine import platform, runtime, watch
+from dspark.machine.platform import Platform
+
+LIMIT_S = 15.0  # for any one thing that is found out
+
+T = TypeVar("T")
+Answer = Check | Iterable[Check] | None
+
+MODELS = Subject("models", "Models")
+DISK = Subject("disk", "Disk")
+
+
+def examine(
+    address: Address = Address(),  # noqa: B008
+    here: Platform | None = None,
+    look: Callable[[], Stack] = probe.look,
+    measured: Callable[[], Iterable[Check]] | None = None,
+) -> Report:
+    """Run every check. `address` is where a server would run, `measured` gives the checks of calibration profiles.
+
+    Slow things are found out side by side, each within a limit; MLX is tried out in another process. A check that
+    itself goes wrong is reported as broken, under its own name.
+    """
+    here = here or platform.current()
+    conditions = _Later(lambda: watch.glance(here))
+    conditions.wait()  # before the work of our own begins
+    stack = _Later(look, probe.TIMEOUT_S + LIMIT_S)
+    system, chip, memory = _Later(here.system), _Later(here.chip), _Later(here.memory)
+    searched = _Later(_shelves)
+    folders = _Later(lambda: [inventory.take(shelf.path) if shelf.exists else None for shelf in searched().found])
+    rooms = _Later(lambda: [storage.disk(path, place) for place, path in enumerate(searched().written, 1)])
+    hub = _Later(lambda: network.hub(os.environ))
+    served = _Later(lambda: list(server.port_and_server(address, os.environ.get(server.KEY_VARIABLE) or None)))
+    states = _Later(lambda: pairs.survey(folders(), memory(), stack().runtime), probe.TIMEOUT_S + 2 * LIMIT_S)
+    questions: list[tuple[Subject, Callable[[], Answer]]] = [
+        (packages.VERSION, packages.version),
+        (packages.PYTHON, lambda: packages.python(stack().runtime.python, runtime.required_python())),
+        (packages.MLX, lambda: packages.mlx(stack())),
+        (packages.MLX_LM, lambda: packages.mlx_lm(stack())),
+        (packages.REQUIREMENTS, packages.requirements),
+        (packages.KNOWN_BAD, lambda: packages.known_trouble(stack(), os.environ)),
+        (machine.ARCHITECTURE, lambda: machine.architecture(system())),
+        (machine.SYSTEM, lambda: machine.operating_system(system())),
+        (machine.DEVICE, lambda: machine.device(stack(), system())),
+        (machine.BLAS, lambda: _blas(stack(), chip().features)),
+        (machine.MEMORY, lambda: machine.memory(memory())),
+        (machine.PRESSURE, lambda: machine.pressure(memory())),
+        (machine.SWAP, lambda: machine.swap(memory())),
+        (machine.POWER, lambda: machine.power(conditions())),
+        (machine.HEAT, lambda: machine.heat(conditions())),
+        (machine.LOAD, lambda: machine.load(conditions())),
+        (storage.HOME, lambda: storage.home(trouble) if (trouble := searched().trouble) else None),
+        (DISK, rooms),
+        (MODELS, lambda: map(storage.model_folder, searched().found, folders(), count(1))),
+        (pairs.PAIRS, lambda: pairs.summary(states())),
+        (profiles.PROFILES, measured or (lambda: None)),
+        (server.PORT, served),
+        (environment.ENVIRONMENT, lambda: environment.variables(os.environ)),
+        (network.HUB, hub),
+    ]
+    checks = tuple(check for subject, question in questions for check in _ask(subject, question))
+    return Report(
+        ok=all(check.status != "fail" for check in checks),
+        version=__version__,
+        date=_now(),
+        checks=checks,
+        models=_known(states),
+    )
+
+
+class _Later(Generic[T]):
+    """What `find` returns, found out in a thread that is waited for no longer than `limit_s`; called, it is the value.
+
+    Raises what `find` raised, or `TimeoutError`. The thread ends with the process, however it hangs.
+    """
+
+    def __init__(self, find: Callable[[], T], limit_s: float = LIMIT_S) -> None:
+        self._future: Future[T] = Future()
+        self._deadline = time.monotonic() + limit_s
+        threading.Thread(target=self._find, args=(find,), daemon=True).start()
+
+    def __call__(self) -> T:
+        return self._future.result(max(self._deadline - time.monotonic(), 0))
+
+    def wait(self) -> None:
+        """Until there is a value or something went wrong."""
+        with suppress(Exception):
+            self()
+
+    def _find(self, find: Callable[[], T]) -> None:
+        try:
+            self._future.set_result(find())
+        except BaseException as error:  # whatever it is, it belongs to whoever asks for the value
+            self._future.set_exception(error)
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """The shelves, or why they cannot be told."""
+
+    found: tuple[Shelf, ...] = ()
+    trouble: str | None = None
+
+    @property
+    def written(self) -> list[Path]:
+        return [shelf.path for shelf in self.found if shelf.kind in storage.WRITTEN]
+
+
+def _shelves() -> _Searched:
+    try:
+        return _Searched(shelves.shelves())
+    except StorageError as error:
+        return _Searched(trouble=str(error))
+
+
+def _blas(stack: Stack, cpu_flags: frozenset[str]) -> Check | None:
+    return machine.blas_library(stack.blas, cpu_flags, os.environ) if stack.blas else None
+
+
+def _known(states: _Later[tuple[PairState, ...]]) -> tuple[PairState, ...]:
+    try:
+        return states()
+    except Exception:  # the check of the pairs says so
+        return ()
+
+
+def _ask(subject: Subject, question: Callable[[], Answer]) -> list[Check]:
+    """The checks that answer a question, each with the time; one that failed, if the question itself goes wrong."""
+    try:
+        answer = question()
+        checks = [answer] if isinstance(answer, Check) else list(answer or ())
+    except TimeoutError:
+        checks = [subject.warn("no answer in time", "run this again; if it stays so, something here hangs")]
+    except Exception as error:  # a report with a hole is worth more than none
+        todo = "report this, with the output of 'mlx-dspark doctor --json --redact'"
+        checks = [subject.fail(f"the check itself failed ({type(error).__name__}: {error})", todo)]
+    return [replace(check, checked=_now()) for check in checks]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

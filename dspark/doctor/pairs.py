@@ -1,0 +1,118 @@
+"""The registry's pairs on this machine: which fit its memory, and which are on its disks."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dspark.doctor.check import Check, Subject
+from dspark.doctor.machine import GIB
+from dspark.errors import DSparkError
+from dspark.hub import checkpoint, demo, registry, shelves
+from dspark.hub.inventory import Inventory
+from dspark.hub.registry import Pair
+from dspark.machine.facts import Memory, Runtime
+
+PAIRS = Subject("pairs", "Pairs")
+
+Fit = Literal["fits", "tight", "too large", "unknown"]
+
+
+@dataclass(frozen=True)
+class PairState:
+    """A pair of the registry as it stands here.
+
+    `fit` judges its published peak: "fits" beside what runs now, "tight" only when programs are closed. `targets` and
+    `drafters` are the folders on disk that would be loaded, in any quantization of the target.
+    """
+
+    id: str
+    target: str
+    drafter: str | None
+    peak_ram_gb: float
+    fit: Fit
+    targets: tuple[str, ...]
+    drafters: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing of it has to be fetched."""
+        return bool(self.targets and self.drafters)
+
+
+def survey(found: Iterable[Inventory | None], memory: Memory, runtime: Runtime) -> tuple[PairState, ...]:
+    """Every pair, the largest first."""
+    inventories = [inventory for inventory in found if inventory]
+    targets: dict[str, list[Path]] = {}
+    for folder in [folder for inventory in inventories for folder in inventory.models]:
+        pair = _pair_of(folder)
+        if pair:
+            targets.setdefault(pair.id, []).append(folder)
+    limit = usable_gb(memory, runtime)
+    pairs = sorted(registry.PAIRS, key=lambda pair: -pair.peak_ram_gb)
+    return tuple(_state(pair, targets.get(pair.id, []), judge(pair, limit, memory.available_bytes)) for pair in pairs)
+
+
+def usable_gb(memory: Memory, runtime: Runtime) -> float | None:
+    """Memory that a model can take: on a GPU what Metal itself names, or its usual share; on a CPU all there is."""
+    if runtime.device == "gpu" and runtime.working_set_bytes:
+        return runtime.working_set_bytes / 1e9
+    if runtime.device == "cpu":
+        return memory.total_bytes / 1e9 if memory.total_bytes else None
+    return registry.usable_gb(memory.total_bytes / GIB) if memory.total_bytes else None
+
+
+def judge(pair: Pair, limit_gb: float | None, available_bytes: int | None) -> Fit:
+    if limit_gb is None:
+        return "unknown"
+    if pair.peak_ram_gb > limit_gb:
+        return "too large"
+    return "tight" if available_bytes is not None and pair.peak_ram_gb * 1e9 > available_bytes else "fits"
+
+
+def summary(pairs: Iterable[PairState]) -> Check:
+    """How many fit, and which of them could be loaded without a network."""
+    pairs = list(pairs)
+    here = [pair for pair in pairs if pair.targets]
+    large = [pair.id for pair in here if pair.fit == "too large"]
+    if any(pair.fit == "unknown" for pair in pairs):
+        seen = f"{len(pairs)} known; whether they fit is unknown"
+    else:
+        seen = f"{sum(pair.fit != 'too large' for pair in pairs)} of {len(pairs)} fit"
+    named = [pair.id if pair.complete else f"{pair.id} (without its drafter)" for pair in here]
+    seen += f"; on disk: {', '.join(named) or 'none yet'}"
+    if large:
+        return PAIRS.warn(seen, f"take a smaller model or quantization in place of {', '.join(large)}: too large here")
+    return PAIRS.ok(seen)
+
+
+def _pair_of(folder: Path) -> Pair | None:
+    try:
+        return registry.find(folder, checkpoint.read_config(folder))
+    except DSparkError:
+        return None
+
+
+def _state(pair: Pair, targets: list[Path], fit: Fit) -> PairState:
+    if pair is registry.DEMO:
+        targets = [*demo.built(), *(folder for folder in targets if folder not in demo.built())]
+        drafters = [demo.head()]
+    else:
+        drafters = _on_disk(pair.drafter)
+    return PairState(
+        id=pair.id,
+        target=pair.target,
+        drafter=pair.drafter,
+        peak_ram_gb=pair.peak_ram_gb,
+        fit=fit,
+        targets=tuple(map(shelves.short, targets)),
+        drafters=tuple(map(shelves.short, drafters)),
+    )
+
+
+def _on_disk(name: str | None) -> list[Path]:
+    try:
+        folder = shelves.search(name).folder if name else None
+    except DSparkError:
+        return []
+    return [folder] if folder else []
