@@ -3,6 +3,6 @@
 from dspark.doctor.check import Check
 from dspark.doctor.examination import examine
 from dspark.doctor.report import Report
-from dspark.doctor.server import Address
+from dspark.doctor.port import Address
 
 __all__ = ["Address", "Check", "Report", "examine"]

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from dspark import __version__
-from dspark.doctor import environment, machine, network, packages, pairs, probe, profiles, server, storage
+from dspark.doctor import environment, hardware, network, packages, pairs, port, probe, profiles, storage
 from dspark.doctor.check import Check, Subject
 from dspark.doctor.pairs import PairState
 from dspark.doctor.probe import Stack
 from dspark.doctor.report import Report
-from dspark.doctor.server import Address
+from dspark.doctor.port import Address
 from dspark.errors import StorageError
 from dspark.hub import inventory, shelves
 from dspark.hub.shelves import Shelf
@@ -54,7 +54,7 @@ def examine(
     folders = _Later(lambda: [inventory.take(shelf.path) if shelf.exists else None for shelf in searched().found])
     rooms = _Later(lambda: [storage.disk(path, place) for place, path in enumerate(searched().written, 1)])
     hub = _Later(lambda: network.hub(os.environ))
-    served = _Later(lambda: list(server.port_and_server(address, os.environ.get(server.KEY_VARIABLE) or None)))
+    served = _Later(lambda: list(port.port_and_server(address, os.environ.get(port.KEY_VARIABLE) or None)))
     states = _Later(lambda: pairs.survey(folders(), memory(), stack().runtime), probe.TIMEOUT_S + 2 * LIMIT_S)
     questions: list[tuple[Subject, Callable[[], Answer]]] = [
         (packages.VERSION, packages.version),
@@ -63,22 +63,22 @@ def examine(
         (packages.MLX_LM, lambda: packages.mlx_lm(stack())),
         (packages.REQUIREMENTS, packages.requirements),
         (packages.KNOWN_BAD, lambda: packages.known_trouble(stack(), os.environ)),
-        (machine.ARCHITECTURE, lambda: machine.architecture(system())),
-        (machine.SYSTEM, lambda: machine.operating_system(system())),
-        (machine.DEVICE, lambda: machine.device(stack(), system())),
-        (machine.BLAS, lambda: _blas(stack(), chip().features)),
-        (machine.MEMORY, lambda: machine.memory(memory())),
-        (machine.PRESSURE, lambda: machine.pressure(memory())),
-        (machine.SWAP, lambda: machine.swap(memory())),
-        (machine.POWER, lambda: machine.power(conditions())),
-        (machine.HEAT, lambda: machine.heat(conditions())),
-        (machine.LOAD, lambda: machine.load(conditions())),
+        (hardware.ARCHITECTURE, lambda: hardware.architecture(system())),
+        (hardware.SYSTEM, lambda: hardware.operating_system(system())),
+        (hardware.DEVICE, lambda: hardware.device(stack(), system())),
+        (hardware.BLAS, lambda: _blas(stack(), chip().features)),
+        (hardware.MEMORY, lambda: hardware.memory(memory())),
+        (hardware.PRESSURE, lambda: hardware.pressure(memory())),
+        (hardware.SWAP, lambda: hardware.swap(memory())),
+        (hardware.POWER, lambda: hardware.power(conditions())),
+        (hardware.HEAT, lambda: hardware.heat(conditions())),
+        (hardware.LOAD, lambda: hardware.load(conditions())),
         (storage.HOME, lambda: storage.home(trouble) if (trouble := searched().trouble) else None),
         (DISK, rooms),
         (MODELS, lambda: map(storage.model_folder, searched().found, folders(), count(1))),
         (pairs.PAIRS, lambda: pairs.summary(states())),
         (profiles.PROFILES, measured or (lambda: None)),
-        (server.PORT, served),
+        (port.PORT, served),
         (environment.ENVIRONMENT, lambda: environment.variables(os.environ)),
         (network.HUB, hub),
     ]
@@ -138,7 +138,7 @@ def _shelves() -> _Searched:
 
 
 def _blas(stack: Stack, cpu_flags: frozenset[str]) -> Check | None:
-    return machine.blas_library(stack.blas, cpu_flags, os.environ) if stack.blas else None
+    return hardware.blas_library(stack.blas, cpu_flags, os.environ) if stack.blas else None
 
 
 def _known(states: _Later[tuple[PairState, ...]]) -> tuple[PairState, ...]:

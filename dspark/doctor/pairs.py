@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from dspark.doctor.check import Check, Subject
-from dspark.doctor.machine import GIB
+from dspark.doctor.hardware import GIB
 from dspark.errors import DSparkError
 from dspark.hub import checkpoint, demo, registry, shelves
 from dspark.hub.inventory import Inventory

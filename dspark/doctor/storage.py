@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from dspark.doctor.check import Check, Subject
-from dspark.doctor.machine import gib
+from dspark.doctor.hardware import gib
 from dspark.hub.inventory import Inventory
 from dspark.hub.shelves import Shelf, is_folder
 from dspark.machine.volume import Volume, volume
