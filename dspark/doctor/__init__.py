@@ -2,7 +2,7 @@
 
 from dspark.doctor.check import Check
 from dspark.doctor.examination import examine
-from dspark.doctor.report import Report
 from dspark.doctor.port import Address
+from dspark.doctor.report import Report
 
 __all__ = ["Address", "Check", "Report", "examine"]

@@ -16,9 +16,9 @@ from dspark import __version__
 from dspark.doctor import environment, hardware, network, packages, pairs, port, probe, profiles, storage
 from dspark.doctor.check import Check, Subject
 from dspark.doctor.pairs import PairState
+from dspark.doctor.port import Address
 from dspark.doctor.probe import Stack
 from dspark.doctor.report import Report
-from dspark.doctor.port import Address
 from dspark.errors import StorageError
 from dspark.hub import inventory, shelves
 from dspark.hub.shelves import Shelf
@@ -48,6 +48,7 @@ def examine(
     here = here or platform.current()
     conditions = _Later(lambda: watch.glance(here))
     conditions.wait()  # before the work of our own begins
+    required = _Later(packages.requirements)
     stack = _Later(look, probe.TIMEOUT_S + LIMIT_S)
     system, chip, memory = _Later(here.system), _Later(here.chip), _Later(here.memory)
     searched = _Later(_shelves)
@@ -61,7 +62,7 @@ def examine(
         (packages.PYTHON, lambda: packages.python(stack().runtime.python, runtime.required_python())),
         (packages.MLX, lambda: packages.mlx(stack())),
         (packages.MLX_LM, lambda: packages.mlx_lm(stack())),
-        (packages.REQUIREMENTS, packages.requirements),
+        (packages.REQUIREMENTS, required),
         (packages.KNOWN_BAD, lambda: packages.known_trouble(stack(), os.environ)),
         (hardware.ARCHITECTURE, lambda: hardware.architecture(system())),
         (hardware.SYSTEM, lambda: hardware.operating_system(system())),

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 
 from dspark import __version__
@@ -17,8 +19,6 @@ REQUIREMENTS = Subject("requirements", "Requirements")
 KNOWN_BAD = Subject("known-bad", "Known trouble")
 
 SHOWN = ("transformers", "tokenizers", "huggingface-hub", "numpy")
-
-Installed = Callable[[str], str | None]
 
 
 def version() -> Check:
@@ -63,8 +63,9 @@ def package(subject: Subject, found: str | None, error: str | None, wanted: str 
 
 def requirements() -> Check:
     """Whether everything below this package is there, in versions that suit each other."""
-    unmet = sorted(set(unmet_requirements(runtime.PACKAGE, runtime.version, _declared)))
-    versions = ", ".join(f"{name} {found}" for name in SHOWN if (found := runtime.version(name)))
+    look = cache(_distribution)
+    unmet = sorted(set(unmet_requirements(runtime.PACKAGE, look)), key=str)
+    versions = ", ".join(f"{name} {found.version}" for name in SHOWN if (found := look(name)))
     if not unmet:
         return REQUIREMENTS.ok(f"met; {versions}")
     wanted = " ".join(f"'{requirement}'" for requirement in dict.fromkeys(requirement for _, requirement, _ in unmet))
@@ -73,9 +74,15 @@ def requirements() -> Check:
     return REQUIREMENTS.warn(complaints, todo, f"python -m pip install {wanted}")
 
 
-def unmet_requirements(
-    root: str, installed: Installed, declared: Callable[[str], list[str]]
-) -> Iterator[tuple[str, str, str | None]]:
+@dataclass(frozen=True)
+class Distribution:
+    """An installed package: its version, and what it asks pip for."""
+
+    version: str
+    requires: tuple[str, ...] = ()
+
+
+def unmet_requirements(root: str, look: Callable[[str], Distribution | None]) -> Iterator[tuple[str, str, str | None]]:
     """Who wants what, and which version is there instead; over everything that `root` brings along."""
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.version import InvalidVersion
@@ -83,24 +90,26 @@ def unmet_requirements(
     todo, seen = [(root, "")], set()
     while todo:
         asking, extra = todo.pop()
-        if (asking, extra) in seen:
+        distribution = look(asking)
+        if (asking, extra) in seen or distribution is None:
             continue
         seen.add((asking, extra))
-        for line in declared(asking):
+        for line in distribution.requires:
             # What its own author wrote amiss is not for the user to mend.
             with suppress(InvalidRequirement, InvalidVersion):
                 requirement = Requirement(line)
                 if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
                     continue
                 requirement.marker = None
-                found = installed(requirement.name)
-                if found is not None:
-                    todo += [(requirement.name, part) for part in ("", *requirement.extras)]
-                if found is None or not requirement.specifier.contains(found, prereleases=True):
-                    yield asking, str(requirement), found
+                found = look(requirement.name)
+                todo += [(requirement.name, part) for part in ("", *requirement.extras)]
+                if found is None or not requirement.specifier.contains(found.version, prereleases=True):
+                    yield asking, str(requirement), found.version if found else None
 
 
-def known_trouble(stack: Stack, environment: Mapping[str, str], installed: Installed = runtime.version) -> list[Check]:
+def known_trouble(
+    stack: Stack, environment: Mapping[str, str], installed: Callable[[str], str | None] = runtime.version
+) -> list[Check]:
     """Every entry of known_bad.yaml that applies here."""
     from dspark.doctor.known_bad import known_bad
 
@@ -114,8 +123,9 @@ def known_trouble(stack: Stack, environment: Mapping[str, str], installed: Insta
     return found or [KNOWN_BAD.ok(f"none of {len(entries)} known combinations")]
 
 
-def _declared(package: str) -> list[str]:
+def _distribution(package: str) -> Distribution | None:
     try:
-        return metadata.requires(package) or []
+        found = metadata.distribution(package)
     except metadata.PackageNotFoundError:
-        return []
+        return None
+    return Distribution(found.version, tuple(found.requires or ()))

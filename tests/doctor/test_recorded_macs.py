@@ -104,9 +104,7 @@ def test_a_throttled_mac_and_one_that_shows_no_limit() -> None:
 
 
 def test_low_power_mode_on_battery() -> None:
-    mac = RecordedMac(
-        "hw.memsize: 1", batt="pmset-batt.laptop-discharging", custom="pmset-custom.laptop-lowpower-on"
-    )
+    mac = RecordedMac("hw.memsize: 1", batt="pmset-batt.laptop-discharging", custom="pmset-custom.laptop-lowpower-on")
     found = examined(mac)["power"]
     assert (found.status, found.seen) == ("warn", "battery, energy mode low")
 
