@@ -95,7 +95,7 @@ def _pair_of(folder: Path) -> Pair | None:
 
 def _state(pair: Pair, targets: list[Path], fit: Fit) -> PairState:
     if pair is registry.DEMO:
-        targets = [*demo.built(), *(folder for folder in targets if folder not in demo.built())]
+        targets = list(dict.fromkeys([*_built(), *targets]))
         drafters = [demo.head()]
     else:
         drafters = _on_disk(pair.drafter)
@@ -108,6 +108,13 @@ def _state(pair: Pair, targets: list[Path], fit: Fit) -> PairState:
         targets=tuple(map(shelves.short, targets)),
         drafters=tuple(map(shelves.short, drafters)),
     )
+
+
+def _built() -> tuple[Path, ...]:
+    try:
+        return demo.built()
+    except DSparkError:
+        return ()
 
 
 def _on_disk(name: str | None) -> list[Path]:

@@ -1,0 +1,72 @@
+"""Which pairs fit, and which are on disk."""
+
+import pytest
+from hub.modelfolders import write_model
+
+from dspark.doctor import pairs
+from dspark.hub import inventory
+from dspark.hub.registry import PAIRS
+from dspark.machine.facts import Memory, Runtime
+
+GIB = 1024**3
+MAC = Runtime("3.12.1", device="gpu", working_set_bytes=12 * 10**9)
+QWEN = next(pair for pair in PAIRS if pair.id == "qwen3-8b")  # 11 GB
+
+
+def states(*inventories, memory=None, runtime=MAC):
+    found = pairs.survey(inventories, memory or Memory(16 * GIB, 14 * GIB), runtime)
+    return {state.id: state for state in found}
+
+
+@pytest.mark.parametrize(
+    ("memory", "runtime", "fit"),
+    [
+        (Memory(16 * GIB, 14 * GIB), MAC, "fits"),
+        (Memory(16 * GIB, 4 * GIB), MAC, "tight"),
+        (Memory(16 * GIB, None), MAC, "fits"),
+        (Memory(16 * GIB, 14 * GIB), Runtime("3", device="gpu", working_set_bytes=10 * 10**9), "too large"),
+        (Memory(16 * GIB, 14 * GIB), Runtime("3", mlx_error="x"), "too large"),
+        (Memory(24 * GIB, 20 * GIB), Runtime("3", mlx_error="x"), "fits"),
+        (Memory(16 * GIB, 14 * GIB), Runtime("3", device="cpu"), "fits"),
+        (Memory(), Runtime("3", mlx_error="x"), "unknown"),
+    ],
+)
+def test_fit(memory, runtime, fit):
+    assert states(memory=memory, runtime=runtime)["qwen3-8b"].fit == fit
+
+
+def test_the_largest_come_first():
+    sizes = [state.peak_ram_gb for state in states().values()]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_l10_a_target_is_known_by_name_in_any_quantization_unless_its_config_says_otherwise(tmp_path):
+    sizes = {"hidden_size": QWEN.hidden_size, "num_hidden_layers": QWEN.layers, "model_type": "qwen3"}
+    write_model(tmp_path / "someone" / "Qwen3-8B-4bit", config=sizes)
+    write_model(tmp_path / "someone" / "Qwen3-4B-4bit", config=sizes)
+    found = states(inventory.take(tmp_path), None)
+    assert [state.id for state in found.values() if state.targets and state.id != "demo"] == ["qwen3-8b"]
+    assert found["qwen3-8b"].targets[0].endswith("Qwen3-8B-4bit")
+    assert not found["qwen3-8b"].complete
+
+
+def test_a_drafter_is_found_where_a_load_would_find_it(home):
+    write_model(home / ".mlx-dspark" / "models" / (QWEN.drafter or ""))
+    assert states()["qwen3-8b"].drafters == (f"~/.mlx-dspark/models/{QWEN.drafter}",)
+
+
+def test_the_demo_has_its_drafter_always():
+    assert states()["demo"].drafters
+    assert states()["demo"].targets == ()
+
+
+def test_the_summary(tmp_path):
+    write_model(tmp_path / "mlx-community" / "Qwen3-8B-8bit")
+    here = inventory.take(tmp_path)
+    fits = pairs.summary(states(here).values())
+    assert fits.status == "ok"
+    assert "on disk: qwen3-8b (without its drafter)" in fits.seen
+    small = pairs.summary(states(here, memory=Memory(8 * GIB), runtime=Runtime("3", mlx_error="x")).values())
+    assert (small.status, "qwen3-8b" in (small.todo or "")) == ("warn", True)
+    assert "none yet" in pairs.summary(states().values()).seen
+    assert "unknown" in pairs.summary(states(memory=Memory(), runtime=Runtime("3")).values()).seen
