@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from dspark import __version__
@@ -19,9 +18,7 @@ from dspark.doctor.pairs import PairState
 from dspark.doctor.port import Address
 from dspark.doctor.probe import Stack
 from dspark.doctor.report import Report
-from dspark.errors import StorageError
-from dspark.hub import inventory, shelves
-from dspark.hub.shelves import Shelf
+from dspark.hub import inventory
 from dspark.machine import platform, runtime, watch
 from dspark.machine.platform import Platform
 
@@ -30,33 +27,33 @@ LIMIT_S = 15.0  # for any one thing that is found out
 T = TypeVar("T")
 Answer = Check | Iterable[Check] | None
 
-MODELS = Subject("models", "Models")
-DISK = Subject("disk", "Disk")
-
 
 def examine(
     address: Address = Address(),  # noqa: B008
     here: Platform | None = None,
     look: Callable[[], Stack] = probe.look,
     measured: Callable[[], Iterable[Check]] | None = None,
+    limit_s: float = LIMIT_S,
 ) -> Report:
     """Run every check. `address` is where a server would run, `measured` gives the checks of calibration profiles.
 
-    Slow things are found out side by side, each within a limit; MLX is tried out in another process. A check that
-    itself goes wrong is reported as broken, under its own name.
+    Slow things are found out side by side, each within `limit_s`; MLX is tried out in another process, within a limit
+    of its own. A check that itself goes wrong is reported as broken, under its own name.
     """
     here = here or platform.current()
-    conditions = _Later(lambda: watch.glance(here))
+    late_s = probe.TIMEOUT_S + limit_s
+    conditions = _Later(lambda: watch.glance(here), limit_s)
     conditions.wait()  # before the work of our own begins
-    required = _Later(packages.requirements)
-    stack = _Later(look, probe.TIMEOUT_S + LIMIT_S)
-    system, chip, memory = _Later(here.system), _Later(here.chip), _Later(here.memory)
-    searched = _Later(_shelves)
-    folders = _Later(lambda: [inventory.take(shelf.path) if shelf.exists else None for shelf in searched().found])
-    rooms = _Later(lambda: [storage.disk(path, place) for place, path in enumerate(searched().written, 1)])
-    hub = _Later(lambda: network.hub(os.environ))
-    served = _Later(lambda: list(port.port_and_server(address, os.environ.get(port.KEY_VARIABLE) or None)))
-    states = _Later(lambda: pairs.survey(folders(), memory(), stack().runtime), probe.TIMEOUT_S + 2 * LIMIT_S)
+    stack = _Later(look, late_s)
+    required = _Later(packages.requirements, limit_s)
+    system, chip, memory = _Later(here.system, limit_s), _Later(here.chip, limit_s), _Later(here.memory, limit_s)
+    home, searched = _Later(storage.home, limit_s), _Later(storage.searched, limit_s)
+    folders = _Later(lambda: [inventory.take(shelf.path) if shelf.exists else None for shelf in searched()], limit_s)
+    rooms = _Later(lambda: storage.disks(searched()), limit_s)
+    hub = _Later(lambda: network.hub(os.environ), limit_s)
+    key = os.environ.get(port.KEY_VARIABLE) or None
+    served = _Later(lambda: list(port.port_and_server(address, key)), limit_s)
+    states = _Later(lambda: pairs.survey(folders(), memory(), stack().runtime), late_s)
     questions: list[tuple[Subject, Callable[[], Answer]]] = [
         (packages.VERSION, packages.version),
         (packages.PYTHON, lambda: packages.python(stack().runtime.python, runtime.required_python())),
@@ -74,9 +71,9 @@ def examine(
         (hardware.POWER, lambda: hardware.power(conditions())),
         (hardware.HEAT, lambda: hardware.heat(conditions())),
         (hardware.LOAD, lambda: hardware.load(conditions())),
-        (storage.HOME, lambda: storage.home(trouble) if (trouble := searched().trouble) else None),
-        (DISK, rooms),
-        (MODELS, lambda: map(storage.model_folder, searched().found, folders(), count(1))),
+        (storage.HOME, home),
+        (storage.DISK, rooms),
+        (storage.MODELS, lambda: map(storage.model_folder, searched(), folders(), count(1))),
         (pairs.PAIRS, lambda: pairs.summary(states())),
         (profiles.PROFILES, measured or (lambda: None)),
         (port.PORT, served),
@@ -99,7 +96,7 @@ class _Later(Generic[T]):
     Raises what `find` raised, or `TimeoutError`. The thread ends with the process, however it hangs.
     """
 
-    def __init__(self, find: Callable[[], T], limit_s: float = LIMIT_S) -> None:
+    def __init__(self, find: Callable[[], T], limit_s: float) -> None:
         self._future: Future[T] = Future()
         self._deadline = time.monotonic() + limit_s
         threading.Thread(target=self._find, args=(find,), daemon=True).start()
@@ -117,25 +114,6 @@ class _Later(Generic[T]):
             self._future.set_result(find())
         except BaseException as error:  # whatever it is, it belongs to whoever asks for the value
             self._future.set_exception(error)
-
-
-@dataclass(frozen=True)
-class _Searched:
-    """The shelves, or why they cannot be told."""
-
-    found: tuple[Shelf, ...] = ()
-    trouble: str | None = None
-
-    @property
-    def written(self) -> list[Path]:
-        return [shelf.path for shelf in self.found if shelf.kind in storage.WRITTEN]
-
-
-def _shelves() -> _Searched:
-    try:
-        return _Searched(shelves.shelves())
-    except StorageError as error:
-        return _Searched(trouble=str(error))
 
 
 def _blas(stack: Stack, cpu_flags: frozenset[str]) -> Check | None:

@@ -66,6 +66,8 @@ def requirements() -> Check:
     look = cache(_distribution)
     unmet = sorted(set(unmet_requirements(runtime.PACKAGE, look)), key=str)
     versions = ", ".join(f"{name} {found.version}" for name in SHOWN if (found := look(name)))
+    if look(runtime.PACKAGE) is None:
+        return REQUIREMENTS.ok(f"unknown, because mlx-dspark is not installed as a package; {versions}")
     if not unmet:
         return REQUIREMENTS.ok(f"met; {versions}")
     wanted = " ".join(f"'{requirement}'" for requirement in dict.fromkeys(requirement for _, requirement, _ in unmet))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from dspark.doctor import Address, Report, examination, examine
+from dspark.doctor import Address, Report, examine
 from dspark.doctor.probe import Stack
 from dspark.doctor.profiles import ProfileState, profile_checks
 from dspark.machine.blas import Blas
@@ -74,14 +74,13 @@ def test_a_check_that_crashes_is_broken_and_the_others_go_on(fact):
     assert found["python"].status == "ok"
 
 
-def test_a_check_that_hangs_is_left_behind(monkeypatch):
+def test_a_check_that_hangs_is_left_behind():
     class Slow(Here):
         def system(self) -> System:
             threading.Event().wait(20)
             raise AssertionError
 
-    monkeypatch.setattr(examination, "LIMIT_S", 3.0)
-    _, found = examined(Slow())
+    _, found = examined(Slow(), limit_s=3.0)
     assert found["os"].seen == "no answer in time"
     assert found["os"].status == "warn"
     assert found["memory"].status == "ok"

@@ -1,12 +1,15 @@
 """The doctor on Macs as they were recorded: field by field the right answer, or the word unknown."""
 
+from collections.abc import Callable
+
 import pytest
 from machine.recorded import RecordedMac, recording
 
-from dspark.doctor import Address, examine
+from dspark.doctor import Address, examine, hardware
 from dspark.doctor.check import Check, Subject
 from dspark.doctor.probe import Stack
 from dspark.doctor.storage import room
+from dspark.machine import watch
 from dspark.machine.darwin import Darwin
 from dspark.machine.facts import Runtime
 from dspark.machine.volume import read_df
@@ -15,8 +18,23 @@ METAL = Stack(Runtime("3.12.1", "0.1.0", "0.32.4", "0.32.2", "gpu", "Apple M3 Ma
 NOBODY = Address(port=9)
 
 
-def examined(mac: RecordedMac, architecture: str = "arm64") -> dict[str, Check]:
+def examined(mac: Callable[..., str | None], architecture: str = "arm64") -> dict[str, Check]:
+    """The whole examination."""
     return {check.id: check for check in examine(NOBODY, Darwin(mac, architecture), lambda: METAL).checks}
+
+
+def seen(mac: RecordedMac, architecture: str = "arm64") -> dict[str, Check]:
+    """What is said of the machine alone."""
+    here = Darwin(mac, architecture)
+    system, memory, conditions = here.system(), here.memory(), watch.glance(here, seconds=0)
+    checks = [
+        hardware.architecture(system),
+        hardware.operating_system(system),
+        hardware.device(METAL, system),
+        *(check(memory) for check in (hardware.memory, hardware.pressure, hardware.swap)),
+        *(check(conditions) for check in (hardware.power, hardware.heat)),
+    ]
+    return {check.id: check for check in checks if check}
 
 
 def test_a_healthy_laptop_on_mains_is_well() -> None:
@@ -39,20 +57,20 @@ def test_a_healthy_laptop_on_mains_is_well() -> None:
 
 def test_a_virtual_machine_of_a_ci_service() -> None:
     mac = RecordedMac("sysctl.vm-guest-hv", profiler=("system_profiler.SPHardware-json.vm-m4-max-virtual",))
-    found = examined(mac)
+    found = seen(mac)
     assert "virtual machine" in found["os"].seen
     assert found["device"].status == "warn"
     assert "hang" in (found["device"].todo or "")
 
 
 def test_an_intel_mac_is_told_that_mlx_needs_another() -> None:
-    found = examined(RecordedMac("sysctl.intel-i9-macbookpro16-1"), "x86_64")
+    found = seen(RecordedMac("sysctl.intel-i9-macbookpro16-1"), "x86_64")
     assert found["architecture"].status == "fail"
     assert "Intel" in found["architecture"].seen
 
 
 def test_a_translated_process() -> None:
-    found = examined(RecordedMac("sysctl.m4-16gb-macos27", "sysctl.proc_translated: 1"), "x86_64")
+    found = seen(RecordedMac("sysctl.m4-16gb-macos27", "sysctl.proc_translated: 1"), "x86_64")
     assert found["architecture"].status == "fail"
     assert "Rosetta" in found["architecture"].seen
 
@@ -75,42 +93,42 @@ def test_n6_labels_in_german_change_nothing() -> None:
     ],
 )
 def test_a_mac_that_swaps_heavily(lines: tuple[str, ...], used: str) -> None:
-    found = examined(RecordedMac(*lines))
+    found = seen(RecordedMac(*lines))
     assert found["swap"].status == "warn"
     assert found["swap"].seen.startswith(f"{used} used")
 
 
 @pytest.mark.parametrize("name", ["sysctl.pressure.16gb-warning-level2", "sysctl+memory_pressure.warning-37pct"])
 def test_memory_pressure_of_level_2(name: str) -> None:
-    found = examined(RecordedMac(name))["pressure"]
+    found = seen(RecordedMac(name))["pressure"]
     assert (found.status, found.seen) == ("warn", "warning")
 
 
 def test_k8_an_unexpected_level_is_unknown() -> None:
-    found = examined(RecordedMac("kern.memorystatus_vm_pressure_level: 3"))["pressure"]
+    found = seen(RecordedMac("kern.memorystatus_vm_pressure_level: 3"))["pressure"]
     assert (found.status, found.seen) == ("ok", "unknown")
 
 
 def test_k1_a_raised_wired_limit_is_told() -> None:
-    found = examined(RecordedMac("sysctl.wired-limit.raised-m-128gb", "hw.memsize: 137438953472"))
+    found = seen(RecordedMac("sysctl.wired-limit.raised-m-128gb", "hw.memsize: 137438953472"))
     assert "GPU limit set to" in found["memory"].seen
 
 
 def test_a_throttled_mac_and_one_that_shows_no_limit() -> None:
-    assert examined(RecordedMac("hw.memsize: 1", therm="pmset-therm.12core-throttled"))["thermal"].status == "warn"
+    assert seen(RecordedMac("hw.memsize: 1", therm="pmset-therm.12core-throttled"))["thermal"].status == "warn"
     for calm in ("nominal-with-limits", "error", "warning-recorded"):
         name = f"pmset-therm.{'12core-' if 'limits' in calm else ''}{calm}"
-        assert examined(RecordedMac("hw.memsize: 1", therm=name))["thermal"].seen == "thermal pressure unknown"
+        assert seen(RecordedMac("hw.memsize: 1", therm=name))["thermal"].seen == "thermal pressure unknown"
 
 
 def test_low_power_mode_on_battery() -> None:
     mac = RecordedMac("hw.memsize: 1", batt="pmset-batt.laptop-discharging", custom="pmset-custom.laptop-lowpower-on")
-    found = examined(mac)["power"]
+    found = seen(mac)["power"]
     assert (found.status, found.seen) == ("warn", "battery, energy mode low")
 
 
 def test_a_mac_that_answers_nothing_still_gets_a_report() -> None:
-    found = {check.id: check for check in examine(NOBODY, Darwin(lambda *command: None, "arm64"), lambda: METAL).checks}
+    found = examined(lambda *command: None)
     assert {found[name].seen for name in ("pressure", "swap")} == {"unknown"}
     assert not [check for check in found.values() if check.status == "fail"]
 

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from dspark.doctor import storage
 from dspark.doctor.check import Subject
 from dspark.hub.inventory import Inventory
@@ -61,9 +59,3 @@ def test_partial_downloads_are_named_up_to_a_few(tmp_path):
     check = storage.model_folder(Shelf("own", tmp_path, True), Inventory(partial=tuple("abcde")), 1)
     assert check.status == "warn"
     assert check.seen.endswith("not usable: a; b; c; 2 more")
-
-
-@pytest.mark.parametrize(("trouble", "todo"), [("no home: set HOME", "set HOME"), ("a: b: c", "c")])
-def test_the_advice_of_an_error_becomes_the_remedy(trouble, todo):
-    check = storage.home(trouble)
-    assert (check.status, check.todo) == ("fail", todo)
