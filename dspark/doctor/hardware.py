@@ -134,7 +134,7 @@ def heat(found: Conditions) -> Check:
     """A Mac that does not tell of a limit may be hot all the same: then it is unknown."""
     seen = f"thermal pressure {found.thermal or 'unknown'}"
     hot = found.disturbed_by().get("hot")
-    return HEAT.warn(seen, hot) if hot else HEAT.ok(seen)
+    return HEAT.warn(seen, _remedy(hot)) if hot else HEAT.ok(seen)
 
 
 def load(found: Conditions) -> Check:
@@ -143,7 +143,13 @@ def load(found: Conditions) -> Check:
         return LOAD.ok("unknown")
     seen = f"use {found.others_cpu:.0%} of the processor"
     busy = found.disturbed_by().get("busy")
-    return LOAD.warn(seen, busy) if busy else LOAD.ok(seen)
+    return LOAD.warn(seen, _remedy(busy)) if busy else LOAD.ok(seen)
+
+
+def _remedy(disturbance: str) -> str:
+    """What such a sentence advises; what it tells has been said."""
+    told, _, advice = disturbance.partition("; ")
+    return advice or told
 
 
 def gib(size: int | None) -> str:
