@@ -16,7 +16,6 @@ MARKS = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
 STYLES = {"ok": None, "warn": "yellow", "fail": "bold red"}
 INDENT = 6
 TITLE = 18
-FITS = {"fits": "fits", "tight": "close programs", "too large": "too large", "unknown": "unknown"}
 
 
 def doctor(
@@ -96,5 +95,5 @@ def _print_models(console: Console, report: Report) -> None:
     for pair in report.models:
         parts = [("target", pair.targets), ("drafter", pair.drafters)]
         here = [f"{name} {', '.join(folders)}" for name, folders in parts if folders]
-        line = f"{FITS[pair.fit]:<15} {pair.id:<31} {pair.peak_ram_gb:>4g} GB  {'; '.join(here) or 'not on disk'}"
-        print_lines(console, line, hanging=16)
+        line = f"{pair.fit:<10} {pair.id:<31} {pair.peak_ram_gb:>4g} GB  {'; '.join(here) or 'not on disk'}"
+        print_lines(console, line, hanging=11)

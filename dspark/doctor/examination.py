@@ -20,6 +20,7 @@ from dspark.doctor.probe import Stack
 from dspark.doctor.report import Report
 from dspark.hub import inventory
 from dspark.machine import platform, runtime, watch
+from dspark.machine.facts import Machine
 from dspark.machine.platform import Platform
 
 LIMIT_S = 15.0  # for any one thing that is found out
@@ -53,7 +54,7 @@ def examine(
     hub = _Later(lambda: network.hub(os.environ), limit_s)
     key = os.environ.get(port.KEY_VARIABLE) or None
     served = _Later(lambda: list(port.port_and_server(address, key)), limit_s)
-    states = _Later(lambda: pairs.survey(folders(), memory(), stack().runtime), late_s)
+    states = _Later(lambda: pairs.survey(folders(), Machine(chip(), system(), memory(), stack().runtime)), late_s)
     questions: list[tuple[Subject, Callable[[], Answer]]] = [
         (packages.VERSION, packages.version),
         (packages.PYTHON, lambda: packages.python(stack().runtime.python, runtime.required_python())),

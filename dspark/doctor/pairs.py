@@ -3,34 +3,31 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from dspark.doctor.check import Check, Subject
-from dspark.doctor.hardware import GIB
 from dspark.errors import DSparkError
 from dspark.hub import checkpoint, demo, registry, shelves
 from dspark.hub.inventory import Inventory
 from dspark.hub.registry import Pair
-from dspark.machine.facts import Memory, Runtime
+from dspark.machine.facts import Machine
+from dspark.machine.room import Verdict, room
 
 PAIRS = Subject("pairs", "Pairs")
-
-Fit = Literal["fits", "tight", "too large", "unknown"]
 
 
 @dataclass(frozen=True)
 class PairState:
     """A pair of the registry as it stands here.
 
-    `fit` judges its published peak: "fits" beside what runs now, "tight" only when programs are closed. `targets` and
-    `drafters` are the folders on disk that would be loaded, in any quantization of the target.
+    `fit` judges its published peak; "not now" fits when other programs are closed. `targets` and `drafters` are the
+    folders on disk that would be loaded, in any quantization of the target.
     """
 
     id: str
     target: str
     drafter: str | None
     peak_ram_gb: float
-    fit: Fit
+    fit: Verdict
     targets: tuple[str, ...]
     drafters: tuple[str, ...]
 
@@ -40,7 +37,7 @@ class PairState:
         return bool(self.targets and self.drafters)
 
 
-def survey(found: Iterable[Inventory | None], memory: Memory, runtime: Runtime) -> tuple[PairState, ...]:
+def survey(found: Iterable[Inventory | None], machine: Machine) -> tuple[PairState, ...]:
     """Every pair, the largest first."""
     inventories = [inventory for inventory in found if inventory]
     targets: dict[str, list[Path]] = {}
@@ -48,26 +45,11 @@ def survey(found: Iterable[Inventory | None], memory: Memory, runtime: Runtime) 
         pair = _pair_of(folder)
         if pair:
             targets.setdefault(pair.id, []).append(folder)
-    limit = usable_gb(memory, runtime)
+    memory = room(machine)
     pairs = sorted(registry.PAIRS, key=lambda pair: -pair.peak_ram_gb)
-    return tuple(_state(pair, targets.get(pair.id, []), judge(pair, limit, memory.available_bytes)) for pair in pairs)
-
-
-def usable_gb(memory: Memory, runtime: Runtime) -> float | None:
-    """Memory that a model can take: on a GPU what Metal itself names, or its usual share; on a CPU all there is."""
-    if runtime.device == "gpu" and runtime.working_set_bytes:
-        return runtime.working_set_bytes / 1e9
-    if runtime.device == "cpu":
-        return memory.total_bytes / 1e9 if memory.total_bytes else None
-    return registry.usable_gb(memory.total_bytes / GIB) if memory.total_bytes else None
-
-
-def judge(pair: Pair, limit_gb: float | None, available_bytes: int | None) -> Fit:
-    if limit_gb is None:
-        return "unknown"
-    if pair.peak_ram_gb > limit_gb:
-        return "too large"
-    return "tight" if available_bytes is not None and pair.peak_ram_gb * 1e9 > available_bytes else "fits"
+    return tuple(
+        _state(pair, targets.get(pair.id, []), memory.verdict(round(pair.peak_ram_gb * 1e9))) for pair in pairs
+    )
 
 
 def summary(pairs: Iterable[PairState]) -> Check:
@@ -93,12 +75,7 @@ def _pair_of(folder: Path) -> Pair | None:
         return None
 
 
-def _state(pair: Pair, targets: list[Path], fit: Fit) -> PairState:
-    if pair is registry.DEMO:
-        targets = list(dict.fromkeys([*_built(), *targets]))
-        drafters = [demo.head()]
-    else:
-        drafters = _on_disk(pair.drafter)
+def _state(pair: Pair, targets: list[Path], fit: Verdict) -> PairState:
     return PairState(
         id=pair.id,
         target=pair.target,
@@ -106,20 +83,16 @@ def _state(pair: Pair, targets: list[Path], fit: Fit) -> PairState:
         peak_ram_gb=pair.peak_ram_gb,
         fit=fit,
         targets=tuple(map(shelves.short, targets)),
-        drafters=tuple(map(shelves.short, drafters)),
+        drafters=tuple(map(shelves.short, _on_disk(pair))),
     )
 
 
-def _built() -> tuple[Path, ...]:
+def _on_disk(pair: Pair) -> list[Path]:
+    """The drafter's folder, where a load would find it."""
+    if pair is registry.DEMO:
+        return [demo.head()]
     try:
-        return demo.built()
-    except DSparkError:
-        return ()
-
-
-def _on_disk(name: str | None) -> list[Path]:
-    try:
-        folder = shelves.search(name).folder if name else None
+        folder = shelves.search(pair.drafter).folder if pair.drafter else None
     except DSparkError:
         return []
     return [folder] if folder else []

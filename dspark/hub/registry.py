@@ -288,14 +288,12 @@ def find(name_or_path: str | PurePath, config: Mapping[str, Any] | None = None) 
 
 
 def fits(memory_gb: float, pairs: Iterable[Pair] = PAIRS) -> list[Pair]:
-    """Pairs whose published peak fits a Mac with `memory_gb` of unified memory, largest first."""
-    usable = usable_gb(memory_gb)
+    """Pairs whose published peak fits a Mac with `memory_gb` of unified memory, largest first.
+
+    macOS lets the GPU hold about two thirds of the memory up to 36 GB and three quarters above.
+    """
+    usable = memory_gb * (2 / 3 if memory_gb <= 36 else 3 / 4)
     return sorted((pair for pair in pairs if pair.peak_ram_gb <= usable), key=lambda pair: -pair.peak_ram_gb)
-
-
-def usable_gb(memory_gb: float) -> float:
-    """What macOS lets the GPU hold, about: two thirds of the memory up to 36 GB, and three quarters above."""
-    return memory_gb * (2 / 3 if memory_gb <= 36 else 3 / 4)
 
 
 def _base(name: str) -> str:

@@ -6,7 +6,7 @@ from hub.modelfolders import write_model
 from dspark.doctor import pairs
 from dspark.hub import inventory
 from dspark.hub.registry import PAIRS
-from dspark.machine.facts import Memory, Runtime
+from dspark.machine.facts import Chip, Machine, Memory, Runtime, System
 
 GIB = 1024**3
 MAC = Runtime("3.12.1", device="gpu", working_set_bytes=12 * 10**9)
@@ -14,19 +14,20 @@ QWEN = next(pair for pair in PAIRS if pair.id == "qwen3-8b")  # 11 GB
 
 
 def states(*inventories, memory=None, runtime=MAC):
-    found = pairs.survey(inventories, memory or Memory(16 * GIB, 14 * GIB), runtime)
+    machine = Machine(Chip(), System("macOS"), memory or Memory(16 * GIB, 14 * GIB), runtime)
+    found = pairs.survey(inventories, machine)
     return {state.id: state for state in found}
 
 
 @pytest.mark.parametrize(
     ("memory", "runtime", "fit"),
     [
-        (Memory(16 * GIB, 14 * GIB), MAC, "fits"),
-        (Memory(16 * GIB, 4 * GIB), MAC, "tight"),
-        (Memory(16 * GIB, None), MAC, "fits"),
+        (Memory(16 * GIB, 14 * GIB), MAC, "tight"),
+        (Memory(64 * GIB, 60 * GIB), Runtime("3", device="gpu", working_set_bytes=50 * 10**9), "fits"),
+        (Memory(16 * GIB, 4 * GIB), MAC, "not now"),
+        (Memory(16 * GIB, None), MAC, "tight"),
         (Memory(16 * GIB, 14 * GIB), Runtime("3", device="gpu", working_set_bytes=10 * 10**9), "too large"),
-        (Memory(16 * GIB, 14 * GIB), Runtime("3", mlx_error="x"), "too large"),
-        (Memory(24 * GIB, 20 * GIB), Runtime("3", mlx_error="x"), "fits"),
+        (Memory(8 * GIB, 7 * GIB), Runtime("3", mlx_error="x"), "too large"),
         (Memory(16 * GIB, 14 * GIB), Runtime("3", device="cpu"), "fits"),
         (Memory(), Runtime("3", mlx_error="x"), "unknown"),
     ],
@@ -70,3 +71,9 @@ def test_the_summary(tmp_path):
     assert (small.status, "qwen3-8b" in (small.todo or "")) == ("warn", True)
     assert "none yet" in pairs.summary(states().values()).seen
     assert "unknown" in pairs.summary(states(memory=Memory(), runtime=Runtime("3")).values()).seen
+
+
+def test_the_demo_model_is_known_by_its_folder(home):
+    folder = home / ".mlx-dspark" / "models" / "demo-smollm2-135m-instruct-q4"
+    write_model(folder, config={"model_type": "llama", "hidden_size": 576, "num_hidden_layers": 30})
+    assert states(inventory.take(folder.parent))["demo"].complete
