@@ -10,7 +10,7 @@ from dspark.hub import checkpoint, demo, registry, shelves
 from dspark.hub.inventory import Inventory
 from dspark.hub.registry import Pair
 from dspark.machine.facts import Machine
-from dspark.machine.room import Verdict, room
+from dspark.machine.room import Room, Verdict, room
 
 PAIRS = Subject("pairs", "Pairs")
 
@@ -19,8 +19,9 @@ PAIRS = Subject("pairs", "Pairs")
 class PairState:
     """A pair of the registry as it stands here.
 
-    `fit` judges its published peak; "not now" fits when other programs are closed. `targets` and `drafters` are the
-    folders on disk that would be loaded, in any quantization of the target.
+    `fit` judges the published peak, which is that of the build named in `target`; "not now" fits when other programs
+    are closed. `targets` and `drafters` are the folders on disk that would be loaded, in any quantization of the
+    target; `too_large` are those of the targets whose weights alone are more than this machine can hold.
     """
 
     id: str
@@ -30,6 +31,7 @@ class PairState:
     fit: Verdict
     targets: tuple[str, ...]
     drafters: tuple[str, ...]
+    too_large: tuple[str, ...]
 
     @property
     def complete(self) -> bool:
@@ -47,16 +49,14 @@ def survey(found: Iterable[Inventory | None], machine: Machine) -> tuple[PairSta
             targets.setdefault(pair.id, []).append(folder)
     memory = room(machine)
     pairs = sorted(registry.PAIRS, key=lambda pair: -pair.peak_ram_gb)
-    return tuple(
-        _state(pair, targets.get(pair.id, []), memory.verdict(round(pair.peak_ram_gb * 1e9))) for pair in pairs
-    )
+    return tuple(_state(pair, targets.get(pair.id, []), memory) for pair in pairs)
 
 
 def summary(pairs: Iterable[PairState]) -> Check:
     """How many fit, and which of them could be loaded without a network."""
     pairs = list(pairs)
     here = [pair for pair in pairs if pair.targets]
-    large = [pair.id for pair in here if pair.fit == "too large"]
+    large = [folder for pair in here for folder in pair.too_large]
     if any(pair.fit == "unknown" for pair in pairs):
         seen = f"{len(pairs)} known; whether they fit is unknown"
     else:
@@ -64,7 +64,8 @@ def summary(pairs: Iterable[PairState]) -> Check:
     named = [pair.id if pair.complete else f"{pair.id} (without its drafter)" for pair in here]
     seen += f"; on disk: {', '.join(named) or 'none yet'}"
     if large:
-        return PAIRS.warn(seen, f"take a smaller model or quantization in place of {', '.join(large)}: too large here")
+        todo = f"take a smaller model or quantization in place of {', '.join(large)}, which is too large here"
+        return PAIRS.warn(seen, todo)
     return PAIRS.ok(seen)
 
 
@@ -75,16 +76,22 @@ def _pair_of(folder: Path) -> Pair | None:
         return None
 
 
-def _state(pair: Pair, targets: list[Path], fit: Verdict) -> PairState:
+def _state(pair: Pair, targets: list[Path], memory: Room) -> PairState:
+    large = [folder for folder in targets if memory.verdict(_weight_bytes(folder)) == "too large"]
     return PairState(
         id=pair.id,
         target=pair.target,
         drafter=pair.drafter,
         peak_ram_gb=pair.peak_ram_gb,
-        fit=fit,
+        fit=memory.verdict(round(pair.peak_ram_gb * 1e9)),
         targets=tuple(map(shelves.short, targets)),
         drafters=tuple(map(shelves.short, _on_disk(pair))),
+        too_large=tuple(map(shelves.short, large)),
     )
+
+
+def _weight_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in checkpoint.weight_files(folder))
 
 
 def _on_disk(pair: Pair) -> list[Path]:

@@ -39,7 +39,12 @@ class Report:
                 for check in self.checks
             ),
             models=tuple(
-                replace(pair, targets=tuple(map(clean, pair.targets)), drafters=tuple(map(clean, pair.drafters)))
+                replace(
+                    pair,
+                    targets=tuple(map(clean, pair.targets)),
+                    drafters=tuple(map(clean, pair.drafters)),
+                    too_large=tuple(map(clean, pair.too_large)),
+                )
                 for pair in self.models
             ),
         )

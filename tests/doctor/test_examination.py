@@ -2,6 +2,8 @@
 
 import os
 import pwd
+import subprocess
+import sys
 import threading
 from datetime import datetime
 from pathlib import Path
@@ -125,3 +127,15 @@ def test_a_home_that_cannot_be_written(home, monkeypatch):
     assert found["disk.1"].status == "fail"
     assert not Path(home, ".mlx-dspark").exists()
     assert not report.ok
+
+
+def test_no_model_code_and_no_mlx_is_loaded_into_this_process():
+    program = (
+        "import sys; from dspark.doctor import Address, examine;"
+        "from dspark.doctor.probe import Stack; from dspark.machine.facts import Runtime;"
+        "examine(Address(port=9), look=lambda: Stack(Runtime('3.12.1')));"
+        "ours = [f'dspark.{room}' for room in ('engine', 'pair', 'decoding', 'targets', 'drafters')];"
+        "print([name for name in ('mlx', 'mlx_lm', 'transformers', *ours) if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

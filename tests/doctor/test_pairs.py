@@ -67,8 +67,6 @@ def test_the_summary(tmp_path):
     fits = pairs.summary(states(here).values())
     assert fits.status == "ok"
     assert "on disk: qwen3-8b (without its drafter)" in fits.seen
-    small = pairs.summary(states(here, memory=Memory(8 * GIB), runtime=Runtime("3", mlx_error="x")).values())
-    assert (small.status, "qwen3-8b" in (small.todo or "")) == ("warn", True)
     assert "none yet" in pairs.summary(states().values()).seen
     assert "unknown" in pairs.summary(states(memory=Memory(), runtime=Runtime("3")).values()).seen
 
@@ -77,3 +75,16 @@ def test_the_demo_model_is_known_by_its_folder(home):
     folder = home / ".mlx-dspark" / "models" / "demo-smollm2-135m-instruct-q4"
     write_model(folder, config={"model_type": "llama", "hidden_size": 576, "num_hidden_layers": 30})
     assert states(inventory.take(folder.parent))["demo"].complete
+
+
+def test_a_folder_is_too_large_by_its_own_weights_not_by_those_of_another_build(tmp_path):
+    folder = write_model(tmp_path / "mlx-community" / "Qwen3-8B-4bit")
+    tiny = Memory(8 * GIB, 8 * GIB)
+    state = states(inventory.take(tmp_path), memory=tiny, runtime=Runtime("3"))["qwen3-8b"]
+    assert (state.fit, state.too_large) == ("too large", ())
+    assert pairs.summary([state]).status == "ok"
+    with (folder / "model.safetensors").open("ab") as weights:
+        weights.truncate(9 * GIB)  # takes no room on the disk
+    state = states(inventory.take(tmp_path), memory=tiny, runtime=Runtime("3"))["qwen3-8b"]
+    assert state.too_large == state.targets
+    assert pairs.summary([state]).status == "warn"

@@ -55,6 +55,6 @@ def test_characters_that_mean_something_to_a_pattern():
 
 
 def test_folders_of_models_are_redacted_too():
-    pair = PairState("demo", "org/t", None, 1.0, "fits", ("/Users/maria/t",), ("/opt/maria/d",))
+    pair = PairState("demo", "org/t", None, 1.0, "fits", ("/Users/maria/t",), ("/opt/maria/d",), ("/Users/maria/t",))
     found = report(models=(pair,)).redacted({"/Users/maria"}, {"maria"}).models[0]
-    assert found == replace(pair, targets=("~/t",), drafters=("/opt/redacted/d",))
+    assert found == replace(pair, targets=("~/t",), drafters=("/opt/redacted/d",), too_large=("~/t",))
