@@ -12,8 +12,9 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from dspark import __version__
-from dspark.doctor import environment, hardware, network, packages, pairs, port, probe, profiles, storage
+from dspark.doctor import configuration, environment, hardware, network, packages, pairs, port, probe, profiles, storage
 from dspark.doctor.check import Check, Subject
+from dspark.doctor.configuration import Configuration
 from dspark.doctor.pairs import PairState
 from dspark.doctor.port import Address
 from dspark.doctor.probe import Stack
@@ -30,13 +31,16 @@ Answer = Check | Iterable[Check] | None
 
 
 def examine(
-    address: Address = Address(),  # noqa: B008
+    address: Address | None = None,
     here: Platform | None = None,
     look: Callable[[], Stack] = probe.look,
     measured: Callable[[], Iterable[Check]] | None = None,
     limit_s: float = LIMIT_S,
 ) -> Report:
-    """Run every check. `address` is where a server would run, `measured` gives the checks of calibration profiles.
+    """Run every check.
+
+    `address` is where a server would run (None: as the settings say), `measured` gives the checks of calibration
+    profiles.
 
     Slow things are found out side by side, each within `limit_s`; MLX is tried out in another process, within a limit
     of its own. A check that itself goes wrong is reported as broken, under its own name.
@@ -52,8 +56,8 @@ def examine(
     folders = _Later(lambda: [inventory.take(shelf.path) if shelf.exists else None for shelf in searched()], limit_s)
     rooms = _Later(lambda: storage.disks(searched()), limit_s)
     hub = _Later(lambda: network.hub(os.environ), limit_s)
-    key = os.environ.get(port.KEY_VARIABLE) or None
-    served = _Later(lambda: list(port.port_and_server(address, key)), limit_s)
+    settings = _Later(configuration.read, limit_s)
+    served = _Later(lambda: _served(address, settings()), limit_s)
     states = _Later(lambda: pairs.survey(folders(), Machine(chip(), system(), memory(), stack().runtime)), late_s)
     questions: list[tuple[Subject, Callable[[], Answer]]] = [
         (packages.VERSION, packages.version),
@@ -72,6 +76,7 @@ def examine(
         (hardware.POWER, lambda: hardware.power(conditions())),
         (hardware.HEAT, lambda: hardware.heat(conditions())),
         (hardware.LOAD, lambda: hardware.load(conditions())),
+        (configuration.SETTINGS, lambda: configuration.check(settings())),
         (storage.HOME, home),
         (storage.DISK, rooms),
         (storage.MODELS, lambda: map(storage.model_folder, searched(), folders(), count(1))),
@@ -115,6 +120,10 @@ class _Later(Generic[T]):
             self._future.set_result(find())
         except BaseException as error:  # whatever it is, it belongs to whoever asks for the value
             self._future.set_exception(error)
+
+
+def _served(address: Address | None, found: Configuration) -> list[Check]:
+    return list(port.port_and_server(address or found.address, found.key, found.key_place))
 
 
 def _blas(stack: Stack, cpu_flags: frozenset[str]) -> Check | None:

@@ -33,8 +33,11 @@ class Address:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
-def port_and_server(address: Address, key: str | None) -> Iterator[Check]:
-    """Is the port free; if not, who has it, what does a server of ours run, and does it take `key`."""
+def port_and_server(address: Address, key: str | None, key_place: str = KEY_VARIABLE) -> Iterator[Check]:
+    """Is the port free; if not, who has it, what does a server of ours run, and does it take `key`.
+
+    `key_place` is where the key was given.
+    """
     import httpx
 
     where = f"{address.host}:{address.port}"
@@ -60,7 +63,7 @@ def port_and_server(address: Address, key: str | None) -> Iterator[Check]:
             return
         yield PORT.ok(f"{where} is taken by the server{f' ({owner})' if owner else ''}")
         yield _server(address, status, health)
-        yield _key(client, address, key)
+        yield _key(client, address, key, key_place)
 
 
 def holder(port: int) -> str | None:
@@ -119,16 +122,16 @@ def _server(address: Address, status: int | None, health: dict[str, Any]) -> Che
     return SERVER.ok(seen)
 
 
-def _key(client: Any, address: Address, key: str | None) -> Check:
+def _key(client: Any, address: Address, key: str | None, place: str) -> Check:
     if key is not None and not re.fullmatch(r"[!-~]+", key):
         todo = "set it to the server's key: printable ASCII without white space"
-        return KEY.fail(f"the key in {KEY_VARIABLE} cannot be sent", todo)
+        return KEY.fail(f"the key in {place} cannot be sent", todo)
     status, _ = _get(client, "/v1/models", {"Authorization": f"Bearer {key}"} if key else None)
-    named = f"the key in {KEY_VARIABLE}" if key else "a request without a key"
+    named = f"the key in {place}" if key else "a request without a key"
     if status == 200:
         return KEY.ok(f"{address.url} takes {named}")
     if status == 401 and key:
-        return KEY.fail(f"{address.url} refuses {named}", f"set {KEY_VARIABLE} to the key that the server runs with")
+        return KEY.fail(f"{address.url} refuses {named}", f"set {place} to the key that the server runs with")
     if status == 401:
         return KEY.warn(f"{address.url} wants a key, and {KEY_VARIABLE} is not set", f"set {KEY_VARIABLE} to its key")
     if status == 429:
