@@ -77,7 +77,7 @@ def shelves() -> tuple[Shelf, ...]:
         ("hugging face", hub_cache()),
         *(("lm studio", path) for path in lm_studio),
     ]
-    return tuple(Shelf(kind, path, _is_folder(path)) for kind, path in places)
+    return tuple(Shelf(kind, path, is_folder(path)) for kind, path in places)
 
 
 def search(name: str) -> Search:
@@ -90,13 +90,13 @@ def search(name: str) -> Search:
     if path is not None:
         if not path.is_dir():
             raise CheckpointError(f"{path} is a file: name the folder that holds the model")
-        found = _open(path)
+        found = open_place(path)
         if found.folder is None:
             raise CheckpointError("; ".join(found.misses) or f"{path} holds no model")
         return found
     misses: list[str] = []
     for shelf in shelves():
-        searches = [_open(place) for place in _places(shelf.path, name)]
+        searches = [open_place(place) for place in _places(shelf.path, name)]
         folders = [search.folder for search in searches if search.folder]
         if len(folders) > 1 and "/" not in name:
             raise UsageError(f"{name!r} could be {' or '.join(short(folder) for folder in folders)}: say which")
@@ -104,6 +104,26 @@ def search(name: str) -> Search:
             return Search(folders[0])
         misses += [miss for search in searches for miss in search.misses]
     return Search(None, tuple(misses))
+
+
+def open_place(place: Path) -> Search:
+    """What a folder holds: a model, or a repository of the Hugging Face cache whose best revision counts."""
+    folders = _revisions(place) if place.name.startswith("models--") else [place]
+    misses = []
+    for folder in folders:
+        flaw = checkpoint.flaw(folder)
+        if flaw is None:
+            return Search(folder)
+        misses.append(f"{short(folder)} {flaw}")
+    return Search(None, tuple(misses))
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is such a folder; not if that cannot be told."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def short(path: Path) -> str:
@@ -124,13 +144,6 @@ def _as_path(name: str) -> Path | None:
         return None
 
 
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
-
-
 def _places(shelf: Path, name: str) -> list[Path]:
     """Folders of a shelf that may hold the model, best first: its own, or its repository in the Hugging Face layout."""
     parts = name.split("/")
@@ -143,23 +156,12 @@ def _places(shelf: Path, name: str) -> list[Path]:
     else:
         patterns = (f"[!.]*/{escape(name)}", f"[!.]*--{escape(name)}", f"[!.]*_{escape(name)}")
         places = [shelf / name, *(place for pattern in patterns for place in sorted(shelf.glob(pattern)))]
-    return [place for place in places if _is_folder(place)]
-
-
-def _open(place: Path) -> Search:
-    folders = _revisions(place) if place.name.startswith("models--") else [place]
-    misses = []
-    for folder in folders:
-        flaw = checkpoint.flaw(folder)
-        if flaw is None:
-            return Search(folder)
-        misses.append(f"{short(folder)} {flaw}")
-    return Search(None, tuple(misses))
+    return [place for place in places if is_folder(place)]
 
 
 def _revisions(repository: Path) -> list[Path]:
     """Snapshots of one model in the Hugging Face layout: what `main` points to, then the newest first."""
     folder, reference = repository / "snapshots", repository / "refs" / "main"
     main = folder / reference.read_text().strip() if reference.is_file() else None
-    revisions = [path for path in folder.iterdir() if path.is_dir()] if _is_folder(folder) else []
+    revisions = [path for path in folder.iterdir() if path.is_dir()] if is_folder(folder) else []
     return sorted(revisions, key=lambda path: (path == main, path.stat().st_mtime), reverse=True)

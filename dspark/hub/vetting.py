@@ -74,14 +74,19 @@ def refuse_drafter(folder: Path) -> None:
 
     Needs `config.json`; weight files that are there are judged by their tensor names.
     """
-    reason = _drafter_sign(checkpoint.read_config(folder)) or _drafter_tensors(checkpoint.tensor_names(folder))
+    reason = drafter_sign(folder)
     if reason:
         raise CheckpointError(
             f"{folder} is a drafter, not a chat model ({reason}): pass it as --drafter, and its target as --model"
         )
 
 
-def _drafter_sign(config: dict[str, Any]) -> str | None:
+def drafter_sign(folder: Path) -> str | None:
+    """What shows that the folder holds a drafter, None if nothing does; raises `CheckpointError` for damaged files."""
+    return _drafter_config(checkpoint.read_config(folder)) or _drafter_tensors(checkpoint.tensor_names(folder))
+
+
+def _drafter_config(config: dict[str, Any]) -> str | None:
     for key in ("speculators_model_type", "speculators_config", "dflash_config", "dspark_config"):
         if key in config:
             return f"its config has {key}"

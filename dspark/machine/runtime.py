@@ -13,9 +13,7 @@ PACKAGE = "mlx-dspark"
 
 def describe() -> Runtime:
     """Asks MLX itself; without a working MLX the answer says why."""
-    stack = Runtime(
-        python=platform.python_version(), mlx_dspark=__version__, mlx=version("mlx"), mlx_lm=version("mlx-lm")
-    )
+    stack = versions()
     try:
         import mlx.core as mx
 
@@ -37,6 +35,17 @@ def with_device(stack: Runtime, info: Mapping[str, object], *, gpu: bool) -> Run
         device_name=name if isinstance(name, str) else None,
         gpu_architecture=architecture if gpu and isinstance(architecture, str) else None,
         working_set_bytes=working_set if isinstance(working_set, int) else None,
+    )
+
+
+def versions(mlx_error: str | None = None) -> Runtime:
+    """What is installed, without a try at importing it."""
+    return Runtime(
+        python=platform.python_version(),
+        mlx_dspark=__version__,
+        mlx=version("mlx"),
+        mlx_lm=version("mlx-lm"),
+        mlx_error=mlx_error,
     )
 
 

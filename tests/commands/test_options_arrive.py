@@ -343,6 +343,18 @@ def _(bench: Bench) -> None:
     assert str(bench.folder) not in bench.run("doctor", "--json", "--redact")[1]
 
 
+@proves("doctor", option="--models")
+def _(bench: Bench) -> None:
+    assert "qwen3-14b" in bench.run("doctor", "--models")[1]
+    assert "qwen3-14b" not in bench.run("doctor")[1]
+
+
+@proves("doctor", option="--fix-hints")
+def _(bench: Bench) -> None:
+    bench.patch.setenv("MLX_DSPARK_TRUST_REMOTE_CODE", "1")
+    assert "\nunset MLX_DSPARK_TRUST_REMOTE_CODE\n" in f"\n{bench.run('doctor', '--fix-hints')[1]}"
+
+
 @proves("", option="--version")
 def _(bench: Bench) -> None:
     from dspark import __version__

@@ -1,0 +1,25 @@
+"""Calibration profiles as the doctor tells of them."""
+
+from dspark.doctor.profiles import ProfileState, profile_checks
+
+
+def test_those_in_force_are_named_together():
+    (check,) = profile_checks([ProfileState("demo", "current"), ProfileState("a/b", "current")])
+    assert (check.id, check.status, check.seen) == ("profiles", "ok", "measured on this machine: a/b, demo")
+
+
+def test_each_that_is_not_relied_upon_has_its_own_remedy():
+    found = profile_checks([ProfileState("demo", "stale", "mlx 0.31"), ProfileState("my model", "foreign")])
+    assert [(check.id, check.status) for check in found] == [("profiles.demo", "warn"), ("profiles.my model", "warn")]
+    assert found[0].seen == "demo: measured with other versions (mlx 0.31)"
+    assert found[1].command == "mlx-dspark calibrate --model 'my model'"
+
+
+def test_pairs_without_one():
+    (check,) = profile_checks([], ["demo"])
+    assert (check.status, check.command) == ("warn", "mlx-dspark calibrate --model demo")
+
+
+def test_nothing_at_all_is_well():
+    (check,) = profile_checks([])
+    assert check.status == "ok"
