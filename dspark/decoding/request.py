@@ -104,8 +104,8 @@ class Request:
     """One generation.
 
     `prompt` holds token ids, at least one. `stop` strings end the text before their first character. `cancelled` is
-    polled at each round border and each prefill chunk; it must be quick and must not raise. `constraint` builds what the
-    answer may consist of (a grammar, a limit on thinking); None leaves every token free.
+    polled at each round border and each prefill chunk; it must be quick and must not raise. `constraint` says
+    what the answer may consist of (a grammar, a limit on thinking); None leaves every token free.
     """
 
     prompt: Sequence[int]

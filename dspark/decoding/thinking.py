@@ -90,7 +90,7 @@ class _Reasoning:
         return self._block.over and self._then.idle(tokens)
 
     def admitted(self, draft: Sequence[int]) -> int:
-        blocks, last, rest = self._walk(draft)
+        blocks, _, rest = self._walk(draft)
         for at, (block, token) in enumerate(zip(blocks, draft, strict=False)):
             if self._forced(block) not in (None, token):
                 return at
