@@ -43,5 +43,5 @@ def forbid(logits: mx.array, allowed: mx.array) -> mx.array:
     """`logits` [w, V'] with minus infinity wherever `allowed` [w, V] is not true; columns past V are not allowed."""
     surplus = logits.shape[-1] - allowed.shape[-1]
     if surplus > 0:
-        allowed = mx.pad(allowed, ((0, 0), (0, surplus)), constant_values=False)
+        allowed = mx.pad(allowed, [(0, 0), (0, surplus)])
     return mx.where(allowed, logits, -float("inf"))

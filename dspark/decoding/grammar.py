@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 import mlx.core as mx
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dspark.targets.target import Target
 
 # White space may be anything between two tokens of JSON, but not without end: small models fall into it.
-_JSON_OPTIONS = {"whitespace_pattern": r"[ \t\r\n]{1,64}", "lenient": False, "coerce_one_of": False}
+_JSON_OPTIONS = {"whitespace_pattern": r"[ \t\r\n]{1,24}", "lenient": False, "coerce_one_of": False}
 
 _tokenizers: "WeakKeyDictionary[Target, llguidance.LLTokenizer]" = WeakKeyDictionary()
 
@@ -91,8 +91,8 @@ def tokenizer_of(target: "Target") -> "llguidance.LLTokenizer":
     """
     if target not in _tokenizers:
         hf = library().hf
-        width = max(target.vocabulary, len(target.tokenizer))
         try:
+            width = max(target.vocabulary, len(target.tokenizer))
             _tokenizers[target] = hf.from_tokenizer(
                 target.tokenizer._tokenizer, n_vocab=width, eos_token=sorted(target.eos)
             )
@@ -143,12 +143,13 @@ class GrammarState:
             self._matcher.consume_token(token)
             rows.append(self._matcher.compute_bitmask())
         self._matcher.rollback(len(draft))
-        words = mx.array(memoryview(b"".join(rows)).cast("I")).reshape(len(rows), -1, 1)
+        words = mx.array(cast(Any, memoryview(b"".join(rows)).cast("I"))).reshape(len(rows), -1, 1)
         bits = (words >> mx.arange(32, dtype=mx.uint32)) & 1
         return bits.reshape(len(rows), -1)[:, : self._vocabulary].astype(mx.bool_)
 
     def advance(self, tokens: Sequence[int]) -> None:
-        if not self._matcher.consume_tokens(list(tokens)):
+        # One by one: a finished matcher takes the end of a sequence in this way only.
+        if not all(self._matcher.consume_token(token) for token in tokens):
             raise ConstraintDeadEnd(
                 "no token of this model can continue the answer as its grammar demands "
                 f"({_first_line(self._matcher.get_error())}); ask for something simpler"

@@ -114,7 +114,8 @@ class _Reasoning:
 
     def _walk(self, tokens: Sequence[int]) -> tuple[list[_Block], _Block, Sequence[int]]:
         """The block before each of `tokens` that belongs to it, the block after them, and the tokens behind it."""
-        blocks, block = [], self._block
+        blocks: list[_Block] = []
+        block = self._block
         for at, token in enumerate(tokens):
             if not self._belongs(block, token):
                 return blocks, replace(block, over=True), tokens[at:]
