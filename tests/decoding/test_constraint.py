@@ -26,6 +26,7 @@ from dspark.decoding.events import Finished, RoundCommitted
 from dspark.decoding.loop import Decoding
 from dspark.decoding.request import Request, Sampling, SpeculationOptions
 from dspark.decoding.round import Rounds
+from dspark.decoding.sampling import Chooser
 from dspark.drafters.drafter import Draft
 from dspark.engine import Engine, LoadOptions
 from dspark.errors import ConstraintDeadEnd
@@ -188,16 +189,28 @@ def test_a_draft_is_cut_where_it_is_forbidden():
 
 
 def test_a_look_up_that_is_wholly_forbidden_is_a_plain_round():
-    """What was looked up is repeated, but the constraint forbids to say it twice."""
+    """The first token repeats the prompt, what is looked up behind it is forbidden."""
 
-    class Once(Turns):
+    class Turning(Turns):
         def allowed(self, before):
-            return set(range(3, VOCABULARY)) - set(before)
+            return {20 + len(before)} if before else {10}
 
-    last, _ = decode(lookup=True, constraint=Once, prompt=[10, 11, 12, 13] * 4, max_tokens=30, memory=1)
-    plain, _ = decode(constraint=Once, prompt=[10, 11, 12, 13] * 4, max_tokens=30, memory=1)
-    assert last.tokens == plain.tokens and len(set(last.tokens)) == 30
-    assert last.statistics.drafted >= last.statistics.lookup_rounds
+    asked = Request([10, 11, 12, 13] * 4, 4, constraint=lambda _: Turning())
+    pilot = FixedPilot(4, drafter=False, lookup=True)
+    *_, last = Decoding(opinionated(), None, pilot, asked, lookup=True).events()
+    assert last.tokens == (10, 21, 22, 23)
+    assert (last.statistics.lookup_rounds, last.statistics.plain_rounds, last.statistics.drafted) == (0, 3, 0)
+
+
+@pytest.mark.parametrize("ids", [None, [3, 1, 2]])
+def test_a_drafter_is_told_what_may_come_first(ids):
+    """Its first step picks among the allowed ones, in its own ids; later steps are not known yet."""
+    allowed = mx.array([[True, False, True, False]])
+    pick = Chooser(Sampling(), 4).pick(None, allowed)
+    logits = mx.array([[0.0, 3.0, 2.0, 1.0]])[:, : 4 if ids is None else 3]
+    support = None if ids is None else mx.array(ids)
+    assert pick(logits, 0, support).item() == 2
+    assert pick(logits, 1, support).item() == 1
 
 
 @pytest.mark.parametrize("rule", [None, oracle])
