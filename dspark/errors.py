@@ -11,11 +11,14 @@ DSparkError
 ├── ProfileError             a calibration profile that cannot be used
 ├── PairingError             drafter and target do not belong together
 ├── PromptError              a prompt that is empty, or longer than the context window
+├── ConstraintError          a schema, a tool choice or a limit that cannot be enforced
+│   └── ExtraMissing         the optional package that would enforce it is not installed
 ├── NotLoaded                the engine holds no model
 ├── EngineBusy               another generation is running
 └── DecodingError            the decoder caught itself going wrong, and stopped
     ├── VerifierError        logits that are not finite, or ids outside the vocabulary
-    └── RollbackError        a cache that did not give back what was asked of it
+    ├── RollbackError        a cache that did not give back what was asked of it
+    └── ConstraintDeadEnd    a constraint that leaves no token to choose
 
 A message is one line that says what happened and what to do next. The command line prints it and exits with
 `exit_code`; the server answers with `status`.
@@ -88,6 +91,16 @@ class PromptError(DSparkError):
     status = 400
 
 
+class ConstraintError(DSparkError):
+    """What the answer should consist of cannot be enforced."""
+
+    status = 400
+
+
+class ExtraMissing(ConstraintError):
+    """An optional dependency is not installed."""
+
+
 class NotLoaded(DSparkError):
     """No model is loaded."""
 
@@ -110,3 +123,7 @@ class VerifierError(DecodingError):
 
 class RollbackError(DecodingError):
     """A cache did not roll back exactly."""
+
+
+class ConstraintDeadEnd(DecodingError):
+    """No token may follow what was emitted."""

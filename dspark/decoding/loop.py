@@ -42,6 +42,7 @@ class Decoding:
             target.new_cache(),
             drafter.new_context() if drafter else None,
             StopRule(target.tokenizer, target.eos, request.stop, budget),
+            request.constraint(target) if request.constraint is not None else None,
         )
         self._lookup = lookup
         self._started = time.perf_counter()
@@ -110,6 +111,8 @@ class Decoding:
         if self._more_than(1 + submission.verified):
             self._pending = self._rounds.submit_after(sequence, submission)
         reading = self._rounds.read(sequence, submission)
+        if sequence.constraint is not None:
+            sequence.constraint.advance(reading.run)
         settlement = sequence.stop.take(reading.run)
         now = time.perf_counter()
         if first:

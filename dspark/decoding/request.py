@@ -3,9 +3,12 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dspark.errors import UsageError
+
+if TYPE_CHECKING:
+    from dspark.decoding.constraint import ConstraintFactory
 
 Mode = Literal["auto", "baseline", "lookup", "dspark", "dflash"]
 MODES: tuple[Mode, ...] = ("auto", "baseline", "lookup", "dspark", "dflash")
@@ -101,7 +104,8 @@ class Request:
     """One generation.
 
     `prompt` holds token ids, at least one. `stop` strings end the text before their first character. `cancelled` is
-    polled at each round border and each prefill chunk; it must be quick and must not raise.
+    polled at each round border and each prefill chunk; it must be quick and must not raise. `constraint` says
+    what the answer may consist of (a grammar, a limit on thinking); None leaves every token free.
     """
 
     prompt: Sequence[int]
@@ -110,3 +114,4 @@ class Request:
     speculation: SpeculationOptions = SpeculationOptions()
     sampling: Sampling = Sampling()
     cancelled: Callable[[], bool] = lambda: False
+    constraint: "ConstraintFactory | None" = None

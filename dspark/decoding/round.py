@@ -1,11 +1,13 @@
 """One round: draft, one target forward over the anchor and the proposals, accept, and keep only what was accepted."""
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 import mlx.core as mx
 
 from dspark.arrays import floats, integers
 from dspark.decoding.acceptance import accepted_prefix
+from dspark.decoding.constraint import Constraint
 from dspark.decoding.events import TokenLogprob
 from dspark.decoding.lookup import NO_MATCH, Match
 from dspark.decoding.sampling import HISTORY_TOKENS, Chooser, Logprobs
@@ -81,12 +83,16 @@ class Rounds:
         suffix = sequence.index.suffix_length if sequence.index is not None else 0
         if pending.verified or self._chooser.reads_history or not self._pilot.plain_ahead(suffix):
             return None
+        if _constraining(sequence, 2) is not None:  # what may come depends on the token that is still unread
+            return None
         return self._verify(sequence, PLAIN, pending.choices, None, ahead=1)
 
     def _submit_draft(self, sequence: Sequence, plan: Plan, anchor: mx.array) -> Submission:
         assert self._drafter is not None and sequence.context is not None
         noise = self._chooser.noise(len(sequence.stop.tokens), plan.cap + 1)
-        draft = self._drafter.draft(sequence.context, anchor, plan.cap, self._chooser.pick(noise))
+        constraint = _constraining(sequence, 1)
+        first = None if constraint is None else constraint.masks(())
+        draft = self._drafter.draft(sequence.context, anchor, plan.cap, self._chooser.pick(noise, first))
         proposals, confidences = draft.tokens, None
         count = int(proposals.shape[0])
         if self._pilot.reads_confidence:
@@ -111,6 +117,13 @@ class Rounds:
     ) -> Submission:
         """Start the target's forward; `ahead` tokens of the answer are still unread, `noise` is of its places."""
         start = sequence.cache.length
+        constraint = _constraining(sequence, ahead + 1 + (0 if proposals is None else int(proposals.shape[0])))
+        draft: list[int] = []
+        if constraint is not None and proposals is not None:
+            draft = self._admitted(constraint, integers(proposals))
+            proposals = proposals[: len(draft)] if draft else None
+            if not draft and plan.source == "lookup":
+                plan = PLAIN
         tokens = anchor if proposals is None else mx.concatenate([anchor, proposals])
         logits, rows = self.feed(sequence, tokens[None])
         verified = 0 if proposals is None else int(proposals.shape[0])
@@ -119,7 +132,11 @@ class Rounds:
         history: list[int] = []
         if self._chooser.reads_history:  # only then are the proposals waited for
             history = sequence.recent(HISTORY_TOKENS) + ([] if proposals is None else integers(proposals))
-        values = self._chooser.process(logits[0], history)
+        allowed = None
+        if constraint is not None:
+            mx.async_eval(logits)  # the device computes while the host walks the grammar
+            allowed = constraint.masks(draft)
+        values = self._chooser.process(logits[0], history, allowed)
         choices = self._chooser.choose(values, None if noise is None else noise[: 1 + verified])
         peaks = mx.max(logits[0], axis=-1)
         logprobs = None if self._top_logprobs is None else Logprobs(logits[0], choices, self._top_logprobs)
@@ -156,9 +173,20 @@ class Rounds:
         logprobs = () if submission.logprobs is None else submission.logprobs.read(accepted + 1)
         return Reading((*proposals[:accepted], choices[accepted]), outcome, logprobs)
 
+    def _admitted(self, constraint: Constraint, draft: list[int]) -> list[int]:
+        """The start of `draft` that may come next; what ends the answer is left to the target's own choice."""
+        text = list(takewhile(lambda token: token not in self._target.eos, draft))
+        return text[: constraint.admitted(text)]
+
     def _check(self, choices: list[int], peaks: list[float]) -> None:
         finite = all(peak - peak == 0.0 for peak in peaks)
         if not finite or not all(0 <= choice < self._target.vocabulary for choice in choices):
             raise VerifierError(
                 "the target's logits are not finite, so this round was dropped; check the model's files and free memory"
             )
+
+
+def _constraining(sequence: Sequence, tokens: int) -> Constraint | None:
+    """The sequence's constraint, unless the next `tokens` tokens are free."""
+    constraint = sequence.constraint
+    return None if constraint is None or constraint.idle(tokens) else constraint

@@ -18,6 +18,7 @@ import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
 
 from dspark.arrays import floats, integers
+from dspark.decoding.constraint import forbid
 from dspark.decoding.events import TokenLogprob
 from dspark.decoding.request import Sampling
 from dspark.drafters.drafter import Pick
@@ -58,11 +59,16 @@ class Chooser:
         ]
         return mx.concatenate(rows)
 
-    def process(self, logits: mx.array, history: Sequence[int]) -> mx.array:
+    def process(self, logits: mx.array, history: Sequence[int], allowed: mx.array | None = None) -> mx.array:
         """`logits` [w, V] after bias and penalties; row j has seen `history` less its newest w - 1 - j tokens.
 
-        `history` ends with the token that the last row was fed.
+        `history` ends with the token that the last row was fed. What `allowed` [w, V] excludes is excluded whatever the
+        bias, and before the filters: they see the law that is left.
         """
+        values = self._penalized(logits, history)
+        return values if allowed is None else forbid(values, allowed)
+
+    def _penalized(self, logits: mx.array, history: Sequence[int]) -> mx.array:
         if not self._processors:
             return logits
         width = logits.shape[0]
@@ -83,10 +89,15 @@ class Chooser:
         """[w, V] what the chosen token is the largest of."""
         return logits if noise is None else self._log_law(logits) + noise
 
-    def pick(self, noise: mx.array | None) -> Pick:
-        """The same rule for a drafter: step k of a draft is settled at the place of noise row k, if it is right."""
+    def pick(self, noise: mx.array | None, allowed: mx.array | None = None) -> Pick:
+        """The same rule for a drafter: step k of a draft is settled at the place of noise row k, if it is right.
+
+        Of what may come, only step 0 can be told before the draft is read: `allowed` [1, V].
+        """
 
         def choose(logits: mx.array, step: int, ids: mx.array | None) -> mx.array:
+            if allowed is not None and step == 0:
+                logits = forbid(logits, allowed if ids is None else allowed[:, ids])
             row = None if noise is None else noise[step : step + 1]
             return self.choose(logits, row if row is None or ids is None else row[:, ids])
 

@@ -1,5 +1,6 @@
 """One request while it is decoded: its tokens, caches, stop rule and counts."""
 
+from dspark.decoding.constraint import Constraint
 from dspark.decoding.events import TokenLogprob
 from dspark.decoding.lookup import LookupIndex
 from dspark.decoding.stopping import StopRule
@@ -21,11 +22,13 @@ class Sequence:
         cache: TargetCache,
         context: DrafterContext | None,
         stop: StopRule,
+        constraint: Constraint | None = None,
     ) -> None:
         self.prompt = prompt
         self.cache = cache
         self.context = context
         self.stop = stop
+        self.constraint = constraint
         self.tally = Tally(len(prompt))
         self.index: LookupIndex | None = None
         self.anchor = prompt[-1]
