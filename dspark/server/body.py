@@ -36,7 +36,7 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 def _check(root: dict[str, Any]) -> None:
     """Walk over everything in `root`, without recursion."""
-    pending: list[tuple[dict[str, Any] | list[Any], tuple[str, ...]]] = [(root, ())]
+    pending: list[tuple[Any, tuple[str, ...]]] = [(root, ())]
     while pending:
         container, path = pending.pop()
         if len(path) >= DEPTH_LIMIT:

@@ -13,10 +13,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-from dspark.errors import RequestError
+from dspark.errors import LengthRequired, RequestError
 from dspark.server.exchange import Answer, EventStream, Headers, HttpRequest, Response
 from dspark.server.framing import HEAD_SECONDS, Head, Inbox
-from dspark.server.routing import Match, normalised
+from dspark.server.routing import Match, Router, normalised
 
 if TYPE_CHECKING:
     from dspark.server.transport import HttpServer
@@ -74,13 +74,8 @@ class Connection(socketserver.BaseRequestHandler):
         try:
             head = self._inbox.head()
         except RequestError as error:
-            nameless = HttpRequest("-", "-", Headers(), self._client, _new_id())
-            reply = _Reply(self.request, nameless, keep_alive=False)
-            try:
-                reply.send(self.server.router.refuse(error, nameless))
-                self._linger()
-            finally:
-                _log(nameless, "-", reply, started)
+            refuse_unheard(self.request, self._client, self.server.router, error)
+            self._linger()
             return False
         request = self._request(head)
         reply = _Reply(self.request, request, head.keep_alive and not self.server.stopping, head.minor_version)
@@ -127,7 +122,8 @@ class Connection(socketserver.BaseRequestHandler):
                 self._linger()
 
     def _body(self, head: Head, matched: Match) -> bytes:
-        matched.check_length(head)
+        if matched.needs_body and not head.chunked and head.length is None:
+            raise LengthRequired("the request has no body: send one with content-length")
         self._inbox.check_length(head)
         if head.has_body and head.expects_continue and self._inbox.empty:
             _send_all(self.request, b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -234,6 +230,17 @@ class _Reply:
         return "\r\n".join((*lines, "", "")).encode("latin-1")
 
 
+def refuse_unheard(peer: socket.socket, client: str, router: Router, error: RequestError) -> None:
+    """Answer with `error` where no request could be read; raises `ConnectionError`."""
+    started = time.perf_counter()
+    nameless = HttpRequest("-", "-", Headers(), plain_address(client), _new_id())
+    reply = _Reply(peer, nameless, keep_alive=False)
+    try:
+        reply.send(router.refuse(error, nameless))
+    finally:
+        _log(nameless, "-", reply, started)
+
+
 def plain_address(address: str) -> str:
     """An address without its IPv6 zone, and that of an IPv4 peer as such."""
     address = address.partition("%")[0]
@@ -285,5 +292,3 @@ def _log(request: HttpRequest, path: str, reply: _Reply, started: float) -> None
         reply.sent_bytes,
         (time.perf_counter() - started) * 1e3,
     )
-
-

@@ -1,4 +1,4 @@
-"""From bytes to requests, strictly: what could be read in two ways is refused, so that no proxy reads it differently."""
+"""From bytes to requests, strictly: what could be read in two ways is refused, as some proxy reads it the other way."""
 
 import re
 import socket
@@ -228,14 +228,16 @@ class Inbox:
         left = HEAD_LIMIT_BYTES
         while line := self._line(left):
             _field(line)
-            left -= len(line) + 2
-            if left <= 0:
-                raise HeadersTooLarge(f"the trailers are longer than {HEAD_LIMIT_BYTES >> 10} KiB")
+            left -= len(line)
 
     def _line(self, limit_bytes: int) -> bytes:
-        while (end := self._buffer.find(b"\r\n")) < 0:
-            if len(self._buffer) > limit_bytes or _LONE_NEWLINE.search(self._buffer):
+        while True:
+            end = self._buffer.find(b"\r\n")
+            complete = len(self._buffer) if end < 0 else end
+            if complete > limit_bytes or _LONE_NEWLINE.search(self._buffer, 0, complete):
                 raise BadRequest("a line between the chunks of the body is too long or does not end with CR and LF")
+            if end >= 0:
+                break
             self._progress()
         line = self._take(end)
         self._take(2)
