@@ -31,11 +31,16 @@ _logger = logging.getLogger("dspark.server")
 
 
 class HttpServer(ThreadingHTTPServer):
-    """Listens from the moment it is made, and answers once it is started. See `bind`."""
+    """Listens from the moment it is made, and answers once it is started. See `bind`.
+
+    `host` and `port` are what it is bound to: the port that the system chose, where 0 was asked for.
+    """
 
     daemon_threads = True
     request_queue_size = _BACKLOG
     router: Router
+    host: str
+    port: int
 
     def __init__(self, family: socket.AddressFamily, address: tuple[Any, ...], connections_limit: int) -> None:
         self.address_family = family
@@ -44,16 +49,6 @@ class HttpServer(ThreadingHTTPServer):
         self._refused: deque[tuple[float, socket.socket]] = deque()
         self._thread: threading.Thread | None = None
         super().__init__(address, Connection)
-
-    @property
-    def host(self) -> str:
-        """The address it is bound to."""
-        return str(self.socket.getsockname()[0])
-
-    @property
-    def port(self) -> int:
-        """The port it is bound to, chosen by the system where 0 was asked for."""
-        return int(self.socket.getsockname()[1])
 
     @property
     def loopback(self) -> bool:
@@ -110,7 +105,7 @@ class HttpServer(ThreadingHTTPServer):
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
-        self.server_name, self.server_port = self.host, self.port
+        self.host, self.port = self.socket.getsockname()[:2]
 
     def get_request(self) -> tuple[socket.socket, Any]:
         try:

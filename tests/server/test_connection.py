@@ -82,9 +82,7 @@ def test_a_body_is_called_for_where_the_client_waits(wire):
     assert json.loads(wire.send(b"hi").answer().body)["length"] == 2
 
 
-@pytest.mark.parametrize(
-    ("length", "key", "status"), [(3, "wrong", 401), (framing.BODY_LIMIT_BYTES + 1, KEY, 413)]
-)
+@pytest.mark.parametrize(("length", "key", "status"), [(3, "wrong", 401), (framing.BODY_LIMIT_BYTES + 1, KEY, 413)])
 def test_a_body_is_not_called_for_where_the_request_is_refused(protected, length, key, status):
     with Wire(protected.port) as wire:
         wire.send(

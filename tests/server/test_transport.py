@@ -1,0 +1,270 @@
+"""Taking a port, bounded connections, and the end."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from contextlib import ExitStack
+
+import pytest
+from wires import KEY, Wire, eventually, request_bytes, running
+
+from dspark.errors import UsageError
+from dspark.server.transport import bind
+
+
+def test_port_zero_gives_the_chosen_one():
+    """P1"""
+    server = bind("127.0.0.1", 0)
+    assert server.port > 0
+    assert server.url == f"http://127.0.0.1:{server.port}"
+    server.stop()
+
+
+@pytest.mark.parametrize("listening_on", ["127.0.0.1", "0.0.0.0"])
+def test_a_busy_port_is_said_at_once(listening_on):
+    """P1"""
+    with socket.create_server((listening_on, 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UsageError, match=f"port {port} of 127.0.0.1 is in use.*--port"):
+            bind("127.0.0.1", port)
+
+
+def test_a_port_is_free_again_as_soon_as_the_server_has_stopped():
+    with running() as served:
+        port = served.port
+        with Wire(port) as wire:
+            wire.ask()
+    bind("127.0.0.1", port).stop()
+
+
+@pytest.mark.parametrize("port", [70000, 65536, -1])
+def test_a_port_that_there_is_not_is_refused(port):
+    """P1"""
+    with pytest.raises(UsageError, match="from 1 to 65535"):
+        bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "", "256.1.1.1", "a b", "x" * 300, "203.0.113.7"])
+def test_a_host_that_is_not_ours_is_refused(host):
+    """P1"""
+    with pytest.raises(UsageError, match=r"127\.0\.0\.1"):
+        bind(host, 0, protected=True)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "::ffff:0.0.0.0"])
+def test_other_machines_are_not_served_without_a_key(host):
+    """O6"""
+    with pytest.raises(UsageError, match="An API key is required when binding to a non-loopback host"):
+        bind(host, 0)
+    bind(host, 0, protected=True).stop()
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.5", "localhost", "LOCALHOST", "::1", "[::1]", "::ffff:127.0.0.1"]
+)
+def test_this_machine_is_served_without_a_key(host):
+    """O6"""
+    server = bind(host, 0)
+    assert server.loopback
+    server.stop()
+
+
+def test_ipv6_is_served_and_written_in_brackets():
+    """P3"""
+    with running(host="::1") as served, Wire(served.port, "::1") as wire:
+        assert served.server.url == f"http://[::1]:{served.port}"
+        assert wire.send(request_bytes("GET", "/models", Host=f"[::1]:{served.port}")).answer().status == 200
+
+
+def test_all_addresses_are_both_kinds_of_addresses():
+    with running(host="::", key=KEY) as served:
+        for host in ("127.0.0.1", "::1"):
+            with Wire(served.port, host) as wire:
+                assert wire.ask("GET", "/models", x_api_key=KEY).status == 200
+        assert [request.client for request in served.probe.requests] == ["127.0.0.1", "::1"]
+
+
+def test_the_addresses_shown_are_real_ones():
+    """O6, P3: each can be connected to; none is the wildcard."""
+    with running(host="0.0.0.0", key=KEY) as served:
+        urls = served.server.urls()
+        assert urls[0] == f"http://127.0.0.1:{served.port}"
+        for url in urls:
+            host = url.removeprefix("http://").rpartition(":")[0]
+            with Wire(served.port, host) as wire:
+                assert wire.ask("GET", "/health", Host=host).status == 200
+
+
+def test_one_connection_too_many_is_refused_while_all_are_at_work():
+    with running(connections_limit=2) as served, ExitStack() as stack:
+        wires = [stack.enter_context(Wire(served.port)) for _ in range(2)]
+        for wire in wires:
+            wire.send(request_bytes("GET", "/wait"))
+        assert eventually(lambda: len(served.probe.requests) == 2)
+        with Wire(served.port) as wire:
+            answered = wire.ask()
+            assert (answered.status, answered.headers["Retry-After"]) == (503, "1")
+            assert json.loads(answered.body)["error"]["type"] == "overloaded_error"
+        served.probe.release.set()
+        assert [wire.answer().status for wire in wires] == [200, 200]
+
+
+def test_a_connection_that_idles_makes_room_for_a_new_one():
+    with running(connections_limit=2) as served, ExitStack() as stack:
+        wires = []
+        for _ in range(5):
+            wires.append(stack.enter_context(Wire(served.port)))
+            assert wires[-1].ask().status == 200
+        assert wires[0].closed()
+        assert wires[-1].ask().status == 200
+
+
+def test_what_is_being_answered_is_finished_before_the_end():
+    with running() as served, Wire(served.port) as busy, Wire(served.port) as idle:
+        idle.ask()
+        busy.send(request_bytes("GET", "/endless"))
+        busy.head()
+        assert busy.chunk() == b"data: begun\n\n"
+        ended = []
+        stopping = threading.Thread(target=lambda: ended.append(served.server.stop(finish_s=20.0)))
+        stopping.start()
+        assert idle.closed()
+        assert eventually(lambda: refuses_connections(served.port))
+        served.probe.release.set()
+        assert [busy.chunk(), busy.chunk()] == [b"data: ended\n\n", b""]
+        stopping.join(10.0)
+        assert ended == [True]
+
+
+def test_what_does_not_finish_is_cancelled_and_may_say_so():
+    with running() as served, Wire(served.port) as wire:
+        wire.send(request_bytes("GET", "/endless"))
+        assert eventually(lambda: served.probe.requests)
+        assert served.server.stop(finish_s=0.0, cancel=served.probe.release.set)
+        assert wire.answer().body.endswith(b"data: ended\n\n")
+
+
+def test_what_cannot_be_cancelled_is_cut():
+    with running() as served, Wire(served.port) as wire:
+        wire.send(request_bytes("GET", "/endless"))
+        assert eventually(lambda: served.probe.requests)
+        assert not served.server.stop(finish_s=0.0)
+        assert served.probe.noticed.is_set()
+        assert not wire.answer().whole
+
+
+def refuses_connections(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), 1.0).close()
+    except OSError:
+        return True
+    return False
+
+
+SERVER = """
+    import sys, time
+    from dspark.server.auth import Guard
+    from dspark.server.exchange import EventStream, Response
+    from dspark.server.lifecycle import ended_by_signals
+    from dspark.server.origins import Browsers
+    from dspark.server.routing import Route, Router
+    from dspark.server.transport import bind
+
+    def stream(request):
+        def frames():
+            for number in range(int(request.query["frames"])):
+                yield b"data: %d\\n\\n" % number
+                time.sleep(0.05)
+        return EventStream(frames())
+
+    with ended_by_signals() as stop:
+        server = bind("127.0.0.1", 0)
+        server.start(Router([Route("GET", "/stream", stream, "status")], Guard(browsers=Browsers(loopback=True))))
+        print(server.port, flush=True)
+        stop.wait()
+        server.stop(finish_s=float(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def process():
+    started = []
+
+    def start(finish_s):
+        command = [sys.executable, "-c", textwrap.dedent(SERVER), str(finish_s)]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(child)
+        return child, int(child.stdout.readline())
+
+    yield start
+    for child in started:
+        child.kill()
+        child.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_a_stream_finish_and_ends_well(process, number):
+    """J9, fault list: SIGTERM during a stream."""
+    child, port = process(20)
+    with Wire(port) as wire:
+        wire.send(request_bytes("GET", "/stream?frames=10"))
+        wire.head()
+        assert wire.chunk() == b"data: 0\n\n"
+        child.send_signal(number)
+        last = None
+        while chunk := wire.chunk():
+            last = chunk
+        assert (chunk, last) == (b"", b"data: 9\n\n")
+    assert child.wait(20) == 0
+
+
+def test_a_signal_cuts_a_stream_that_takes_too_long_and_ends_well(process):
+    """J9"""
+    child, port = process(0)
+    with Wire(port) as wire:
+        wire.send(request_bytes("GET", "/stream?frames=100000"))
+        wire.head()
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(20) == 0
+        assert not wire._chunks()[1]
+
+
+def test_a_second_signal_ends_at_once(process):
+    """J9"""
+    child, port = process(1000)
+    with Wire(port) as wire:
+        wire.send(request_bytes("GET", "/stream?frames=100000"))
+        wire.head()
+        child.send_signal(signal.SIGTERM)
+        assert eventually(lambda: refuses_connections(port))
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(20) == -signal.SIGTERM
+
+
+def test_the_transport_needs_nothing_heavy():
+    heavy = (
+        "mlx",
+        "mlx_lm",
+        "transformers",
+        "numpy",
+        "huggingface_hub",
+        "httpx",
+        "pydantic",
+        "psutil",
+        "rich",
+        "typer",
+    )
+    program = f"""
+        import sys
+        from dspark.server import auth, body, lifecycle, routing, sse, transport
+        print([name for name in {heavy} if name in sys.modules])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert done.stdout == "[]\n"
