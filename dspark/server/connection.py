@@ -196,8 +196,6 @@ class _Reply:
             if self._request.method == "HEAD":
                 return
             for frame in stream.frames:
-                if self._request.gone():
-                    raise ConnectionAbortedError
                 if frame:
                     _send_all(self._peer, b"%x\r\n%b\r\n" % (len(frame), frame) if chunked else frame)
                     self.sent_bytes += len(frame)

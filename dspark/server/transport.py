@@ -80,7 +80,7 @@ class HttpServer(ThreadingHTTPServer):
         self._thread = threading.Thread(target=self.serve_forever, name="dspark-http", daemon=True)
         self._thread.start()
 
-    def stop(self, finish_s: float = 10.0, cancel: Callable[[], None] = lambda: None) -> bool:
+    def stop(self, finish_s: float = 10.0, cancel: Callable[[], None] | None = None) -> bool:
         """Stop accepting, let requests finish for `finish_s`, then `cancel` what they wait for, then cut them off.
 
         Returns whether all of them came to their end; none of them is waited for any longer.
@@ -91,7 +91,7 @@ class HttpServer(ThreadingHTTPServer):
         self.server_close()
         self.pool.close_idle()
         finished = self.pool.wait_empty(finish_s)
-        if not finished:
+        if not finished and cancel is not None:
             cancel()
             finished = self.pool.wait_empty(_CANCEL_SECONDS)
         if not finished:

@@ -117,7 +117,7 @@ class Probe:
         ]
 
 
-@dataclass
+@dataclass(repr=False)
 class Running:
     server: HttpServer
     probe: Probe
@@ -225,3 +225,11 @@ def request_bytes(method="GET", path="/health", body: bytes | None = None, **hea
         fields["Content-Length"] = str(len(body))
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
     return "\r\n".join(lines).encode("latin-1") + (body or b"")
+
+
+def refuses_connections(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), 1.0).close()
+    except OSError:
+        return True
+    return False
