@@ -60,10 +60,7 @@ class Connection(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         try:
             patience_s = HEAD_SECONDS
-            while self.server.pool.idle(self.request) and self._inbox.wait(patience_s):
-                self.server.pool.busy(self.request)
-                if not self._exchange():
-                    break
+            while self.server.pool.idle(self.request) and self._inbox.wait(patience_s) and self._exchange():
                 patience_s = IDLE_SECONDS
         except ConnectionError:
             pass
@@ -77,6 +74,7 @@ class Connection(socketserver.BaseRequestHandler):
             refuse_unheard(self.request, self._client, self.server.router, error)
             self._linger()
             return False
+        self.server.pool.busy(self.request)
         request = self._request(head)
         reply = _Reply(self.request, request, head.keep_alive and not self.server.stopping, head.minor_version)
         try:
@@ -156,6 +154,7 @@ class _Reply:
         self.keep_alive = keep_alive
         self.status = 0
         self.sent_bytes = 0
+        self.whole = False
         self._peer = peer
         self._request = request
         self._minor_version = minor_version
@@ -170,6 +169,7 @@ class _Reply:
         except BaseException:
             self.keep_alive = False
             raise
+        self.whole = True
 
     def _send_whole(self, response: Response) -> None:
         headers = [*response.headers]
@@ -281,7 +281,7 @@ def _log(request: HttpRequest, path: str, reply: _Reply, started: float) -> None
     if len(path) > 200:
         path = f"{path[:200]}…"
     _logger.info(
-        "%s %s %s %s %s %d bytes %.1f ms",
+        "%s %s %s %s %s %d bytes %.1f ms%s",
         request.id,
         request.client,
         request.method,
@@ -289,4 +289,5 @@ def _log(request: HttpRequest, path: str, reply: _Reply, started: float) -> None
         reply.status or "-",
         reply.sent_bytes,
         (time.perf_counter() - started) * 1e3,
+        "" if reply.whole else ", broken off",
     )

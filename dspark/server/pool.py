@@ -46,7 +46,7 @@ class Pool:
             return not self._closing
 
     def busy(self, peer: socket.socket) -> None:
-        """One has begun to send a request."""
+        """One has sent the headers of a request."""
         with self._changed:
             self._idle_since[peer] = None
 

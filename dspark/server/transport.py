@@ -26,6 +26,7 @@ _CANCEL_SECONDS = 3.0
 _CUT_SECONDS = 2.0
 _REFUSED_SECONDS = 1.0
 _REFUSED_LIMIT = 32
+_PROBING = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 _logger = logging.getLogger("dspark.server")
 
@@ -89,6 +90,7 @@ class HttpServer(ThreadingHTTPServer):
         if self._thread is not None:
             self.shutdown()
         self.server_close()
+        self.service_actions()
         self.pool.close_idle()
         finished = self.pool.wait_empty(finish_s)
         if not finished and cancel is not None:
@@ -117,6 +119,9 @@ class HttpServer(ThreadingHTTPServer):
             raise
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _PROBING.items():  # a peer that was switched off is noticed within a minute
+            if hasattr(socket, name):
+                peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         return peer, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -137,7 +142,7 @@ class HttpServer(ThreadingHTTPServer):
     def service_actions(self) -> None:
         """Called about twice a second, and after each connection."""
         now = time.monotonic()
-        while self._refused and (self._refused[0][0] < now or len(self._refused) > _REFUSED_LIMIT):
+        while self._refused and (self.stopping or self._refused[0][0] < now or len(self._refused) > _REFUSED_LIMIT):
             self.close_request(self._refused.popleft()[1])
 
     def close_request(self, request: Any) -> None:

@@ -238,12 +238,14 @@ def test_a_stream_is_closed_when_the_client_vanishes_in_the_middle():
         assert served.probe.closed.wait(2.0)
 
 
-def test_a_reader_that_does_not_read_is_given_up(monkeypatch):
+def test_a_reader_that_does_not_read_is_given_up(monkeypatch, caplog):
     """D12"""
     monkeypatch.setattr(connection, "SEND_SECONDS", 0.05)
+    caplog.set_level(logging.INFO, "dspark.server")
     with running() as served, Wire(served.port) as wire:
         wire.send(request_bytes("GET", "/chatter"))
         assert served.probe.closed.wait(5.0)
+        assert eventually(lambda: caplog.text.rstrip().endswith("broken off"))
 
 
 def test_a_defect_is_told_to_the_log_and_not_to_the_client(wire, caplog):
@@ -296,7 +298,7 @@ def test_sixty_four_clients_at_once_get_their_own_answers(served):
 
 
 def test_a_thousand_short_requests_on_one_connection(wire):
-    """Fault list; tests/benchmarks/soak.py sends ten times as many and more."""
+    """Fault list; tests/benchmarks/transport.py sends ten times as many and more."""
     for _ in range(1000):
         assert wire.ask().status == 200
 

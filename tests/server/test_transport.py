@@ -123,6 +123,15 @@ def test_a_connection_that_idles_makes_room_for_a_new_one():
         assert wires[-1].ask().status == 200
 
 
+def test_headers_that_never_end_hold_no_place():
+    """O7: slow loris in the headers."""
+    with running(connections_limit=2) as served, ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(Wire(served.port)).send(b"GET / HTTP/1.1\r\nX: ")
+        with Wire(served.port) as wire:
+            assert wire.ask().status == 200
+
+
 def test_what_is_being_answered_is_finished_before_the_end():
     with running() as served, Wire(served.port) as busy, Wire(served.port) as idle:
         idle.ask()
