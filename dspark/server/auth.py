@@ -6,7 +6,7 @@ from typing import Literal
 
 from dspark.errors import Unauthenticated, UsageError
 from dspark.server.exchange import HttpRequest, Role
-from dspark.server.keys import SubKeys, check_key, digest, same_key
+from dspark.server.keys import SubKeys, digest, same_key
 from dspark.server.lockout import Lockout
 from dspark.server.origins import Browsers, is_loopback
 from dspark.server.sessions import Sessions
@@ -23,14 +23,14 @@ def check_exposure(address: str, protected: bool) -> None:
     if not protected and not is_loopback(address):
         raise UsageError(
             f"An API key is required when binding to a non-loopback host ({address}): "
-            "give one with --api-key-file or MLX_DSPARK_API_KEY, or bind to 127.0.0.1"
+            "give one with --api-key-file FILE or MLX_DSPARK_API_KEY, or bind to 127.0.0.1"
         )
 
 
 class Guard:
     """Decides about every request before its body is read.
 
-    Without a `key` everything is open, and sub-keys do not matter.
+    Without a `key` everything is open, and sub-keys do not matter. What can be a key is for the settings to say.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Guard:
         lockout: Lockout | None = None,
     ) -> None:
         self._browsers = browsers
-        self._key_digest = digest(check_key(key)) if key is not None else None
+        self._key_digest = digest(key) if key is not None else None
         self._sub_keys = sub_keys
         self._open_inference = open_inference
         self._lockout = lockout or Lockout()

@@ -1,4 +1,4 @@
-"""API keys: the main one, and named sub-keys that live in a file as hashes."""
+"""API keys: how they are compared, and named sub-keys that live in a file as hashes."""
 
 import fcntl
 import hashlib
@@ -19,46 +19,11 @@ from typing import Any
 from dspark.errors import StorageError, UsageError
 from dspark.hub.storage import refused
 
-MINIMUM_LENGTH = 4
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_KEY_FILE_LIMIT_BYTES = 64 << 10
 _HOME = "MLX_DSPARK_HOME"
 
 _logger = logging.getLogger("dspark.server")
-
-
-def check_key(key: str, source: str = "the API key") -> str:
-    """`key`, if it can be one; otherwise `UsageError`, which does not repeat it. `source` says where it came from."""
-    if not key:
-        raise UsageError(
-            f"{source} is empty: give at least {MINIMUM_LENGTH} characters, or none to serve without a key"
-        )
-    if any(character.isspace() for character in key):
-        raise UsageError(f"{source} holds white space: use printable ASCII characters without spaces")
-    if not key.isascii():
-        raise UsageError(f"{source} holds characters outside ASCII: clients cannot send them in a header")
-    if not key.isprintable():
-        raise UsageError(f"{source} holds control characters: use printable ASCII characters")
-    if len(key) < MINIMUM_LENGTH:
-        raise UsageError(f"{source} is shorter than {MINIMUM_LENGTH} characters: choose a longer one")
-    return key
-
-
-def read_key_file(path: Path) -> str:
-    """The key in a file, which holds nothing else; raises `UsageError`."""
-    source = f"the API key in {path}"
-    try:
-        if path.stat().st_mode & 0o077:
-            _logger.warning("%s can be read by other users: chmod 600 it", path)
-        with path.open("rb") as file:
-            text = file.read(_KEY_FILE_LIMIT_BYTES).decode()
-    except OSError as error:
-        raise UsageError(f"cannot read {source} ({error.strerror or error}): check --api-key-file") from error
-    except UnicodeDecodeError:
-        raise UsageError(f"{source} holds characters outside ASCII: clients cannot send them in a header") from None
-    return check_key(text.strip("\r\n"), source)
 
 
 def digest(key: str) -> str:

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from wires import KEY, Probe, asked
 
-from dspark.errors import UsageError
 from dspark.server.auth import Guard
 from dspark.server.keys import SubKeys
 from dspark.server.lockout import FIRST_SECONDS, LATER_SECONDS, RUN_LENGTH, Lockout
@@ -278,8 +277,3 @@ def test_a_session_opens_everything_to_our_own_pages():
         assert (answer.status, b'"role":"main"' in answer.body) == (200, True)
     foreign = router.handle(asked("POST", "/admin/load", Origin="http://localhost:3000", **headers))
     assert foreign.status == 401
-
-
-def test_a_guard_does_not_take_a_key_that_is_none():
-    with pytest.raises(UsageError):
-        table(key="abc")

@@ -1,4 +1,4 @@
-"""Keys, where they come from and where they are kept."""
+"""Where keys are kept, and the sessions that stand for one."""
 
 import json
 import threading
@@ -6,60 +6,8 @@ import threading
 import pytest
 
 from dspark.errors import StorageError, UsageError
-from dspark.server.keys import SubKeys, check_key, read_key_file
+from dspark.server.keys import SubKeys
 from dspark.server.sessions import LONG_SECONDS, SHORT_SECONDS, Sessions
-
-
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [
-        ("", "is empty"),
-        ("abc", "shorter than 4"),
-        ("ab cd", "white space"),
-        ("abcd\n", "white space"),
-        ("klíček", "outside ASCII"),
-        ("abc\x07d", "control characters"),
-    ],
-)
-def test_each_way_not_to_be_a_key_has_its_own_message(key, message):
-    with pytest.raises(UsageError, match=message) as caught:
-        check_key(key)
-    assert not key or key not in str(caught.value)
-
-
-def test_a_key_of_four_printable_characters_is_one():
-    assert check_key("!~aZ") == "!~aZ"
-
-
-def test_a_key_file_holds_a_key_and_a_line_end(tmp_path):
-    path = tmp_path / "key"
-    for text in ("secret-key", "secret-key\n", "secret-key\r\n"):
-        path.write_text(text, newline="")
-        assert read_key_file(path) == "secret-key"
-
-
-@pytest.mark.parametrize(("content", "message"), [(b"", "empty"), (b"one\ntwo", "white space"), (b"\xff\xfe", "ASCII")])
-def test_a_key_file_with_something_else_is_refused_by_name(tmp_path, content, message):
-    path = tmp_path / "key"
-    path.write_bytes(content)
-    with pytest.raises(UsageError, match=f"{path}.*{message}"):
-        read_key_file(path)
-
-
-def test_a_key_file_that_is_not_there_is_said(tmp_path):
-    with pytest.raises(UsageError, match="--api-key-file"):
-        read_key_file(tmp_path / "none")
-    with pytest.raises(UsageError, match="--api-key-file"):
-        read_key_file(tmp_path)
-
-
-def test_a_key_file_that_others_can_read_is_warned_about(tmp_path, caplog):
-    path = tmp_path / "key"
-    path.write_text("secret-key")
-    path.chmod(0o644)
-    read_key_file(path)
-    assert "chmod 600" in caplog.text
-    assert "secret-key" not in caplog.text
 
 
 @pytest.fixture
