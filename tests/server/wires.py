@@ -82,7 +82,8 @@ class Probe:
             self.closed.set()
 
     def chatter(self, request):
-        return EventStream(self._chatter())
+        self.frames = self._chatter()  # held here, so that it is not closed for want of a reader
+        return EventStream(self.frames)
 
     def _chatter(self):
         try:
