@@ -215,7 +215,12 @@ def reset(wire):
     wire.close()
 
 
-@pytest.mark.parametrize("go", [leave, reset])
+def leave_after_asking_for_more(wire):
+    wire.send(request_bytes())
+    wire.close()
+
+
+@pytest.mark.parametrize("go", [leave, reset, leave_after_asking_for_more])
 @pytest.mark.parametrize("path", ["/wait", "/endless"])
 def test_a_handler_that_has_nothing_to_send_notices_a_vanished_client(path, go):
     """J3: before the first byte, and in a silent stream."""
