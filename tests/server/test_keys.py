@@ -60,6 +60,7 @@ def test_names_are_plain_and_taken_once(path):
 def test_a_broken_file_is_said_at_the_start_and_opens_nothing_later(path, content, caplog):
     keys = SubKeys(path)
     key = keys.create("one")
+    assert keys.find(key) == "one"
     path.write_text(content)
     assert keys.find(key) is None
     assert "keys.json" in caplog.text
