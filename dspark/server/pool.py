@@ -5,7 +5,7 @@ import threading
 import time
 from contextlib import suppress
 
-_EVICTION_SECONDS = 0.5
+_EVICTION_SECONDS = 2.0
 
 
 class Pool:

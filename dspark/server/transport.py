@@ -90,7 +90,6 @@ class HttpServer(ThreadingHTTPServer):
         if self._thread is not None:
             self.shutdown()
         self.server_close()
-        self.service_actions()
         self.pool.close_idle()
         finished = self.pool.wait_empty(finish_s)
         if not finished and cancel is not None:
@@ -143,7 +142,7 @@ class HttpServer(ThreadingHTTPServer):
     def service_actions(self) -> None:
         """Called about twice a second, and after each connection."""
         now = time.monotonic()
-        while self._refused and (self.stopping or self._refused[0][0] < now or len(self._refused) > _REFUSED_LIMIT):
+        while self._refused and (self._refused[0][0] < now or len(self._refused) > _REFUSED_LIMIT):
             self.close_request(self._refused.popleft()[1])
 
     def close_request(self, request: Any) -> None:
