@@ -15,13 +15,27 @@ DSparkError
 │   └── ExtraMissing         the optional package that would enforce it is not installed
 ├── NotLoaded                the engine holds no model
 ├── EngineBusy               another generation is running
+├── RequestError             an HTTP request that is refused
+│   ├── BadRequest           it cannot be read, or asks for what does not go together
+│   │   └── ValidationFailed a field of it holds what it may not
+│   ├── Unauthenticated      its key is missing or wrong
+│   ├── LockedOut            too many wrong keys came from its address
+│   ├── Forbidden            it came from a foreign web page, or under a foreign host name
+│   ├── RouteNotFound        nothing answers at its path
+│   ├── MethodNotAllowed     something does, to another method
+│   ├── TooSlow              it did not arrive in time
+│   ├── LengthRequired       it has no body where one is needed
+│   ├── BodyTooLarge         its body passes the limit
+│   ├── HeadersTooLarge      its headers pass the limit
+│   └── Overloaded           there is no room for it now
 └── DecodingError            the decoder caught itself going wrong, and stopped
     ├── VerifierError        logits that are not finite, or ids outside the vocabulary
     ├── RollbackError        a cache that did not give back what was asked of it
     └── ConstraintDeadEnd    a constraint that leaves no token to choose
 
 A message is one line that says what happened and what to do next. The command line prints it and exits with
-`exit_code`; the server answers with `status`.
+`exit_code`; the server answers with `status`, names the field `param` and the `code` where there are any, and tells
+the client to come back after `retry_after_s`.
 """
 
 from typing import ClassVar
@@ -32,6 +46,9 @@ class DSparkError(Exception):
 
     exit_code: ClassVar[int] = 1
     status: ClassVar[int] = 500
+    code: str | None = None
+    param: str | None = None
+    retry_after_s: int | None = None
 
 
 class UsageError(DSparkError):
@@ -111,6 +128,96 @@ class EngineBusy(DSparkError):
     """One generation at a time."""
 
     status = 409
+
+
+class RequestError(DSparkError):
+    """The request is refused. `param` names the field at fault."""
+
+    status = 400
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class BadRequest(RequestError):
+    """The request is no HTTP or no JSON, or asks for an impossible combination."""
+
+
+class ValidationFailed(BadRequest):
+    """A field fails validation."""
+
+    status = 422
+
+
+class Unauthenticated(RequestError):
+    """No key, or a wrong one."""
+
+    status = 401
+
+
+class LockedOut(RequestError):
+    """The address showed too many wrong keys."""
+
+    status = 429
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Forbidden(RequestError):
+    """A foreign Origin or Host."""
+
+    status = 403
+
+
+class RouteNotFound(RequestError):
+    """No route has this path."""
+
+    status = 404
+
+
+class MethodNotAllowed(RequestError):
+    """The path has routes, none for this method."""
+
+    status = 405
+
+    def __init__(self, message: str, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
+
+
+class TooSlow(RequestError):
+    """Headers or body did not arrive in time."""
+
+    status = 408
+
+
+class LengthRequired(RequestError):
+    """The route reads a body and the request has none."""
+
+    status = 411
+
+
+class BodyTooLarge(RequestError):
+    """The body passes the limit."""
+
+    status = 413
+
+
+class HeadersTooLarge(RequestError):
+    """The header block passes the limit."""
+
+    status = 431
+
+
+class Overloaded(RequestError):
+    """No room for one more."""
+
+    status = 503
+    retry_after_s = 1
 
 
 class DecodingError(DSparkError):
