@@ -80,8 +80,8 @@ def race(
         Path | None,
         Option(
             metavar="FILE",
-            help="A suite in YAML (models, arms, prompts, depths, ...): a race for each model and depth, set up in that "
-            "file and not by flags.",
+            help="A suite in YAML (models, arms, prompts, depths, ...): a race for each model and depth, set up in "
+            "that file and not by flags.",
         ),
     ] = None,
     compare: Annotated[

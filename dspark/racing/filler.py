@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 def _list(text: str, separator: str | None = None) -> tuple[str, ...]:
-    return tuple(each.strip() for each in text.split(separator))
+    return tuple(" ".join(each.split()) for each in text.split(separator))
 
 
 NAMES = _list(
@@ -48,7 +48,7 @@ REASONS = _list(
     """
     because the rain had stopped; although nobody had asked; while the others slept; before the tide turned; as the
     law required; in spite of the cold; without a word; after a long quarrel; to please a cousin; for less than it
-    cost; as soon as the road was open; though the light was poor; and told the mayor so; hoping for better weather;
+    cost; as soon as the road was open; though the light was poor; hoping for better weather;
     with both hands
     """,
     ";",

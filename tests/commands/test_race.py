@@ -22,7 +22,9 @@ from scripted_race import STAMP, diverging, hold, runner, setup_of  # noqa: E402
 
 from dspark.commands.app import run  # noqa: E402
 from dspark.commands.interrupts import SIGNALS, Interrupts  # noqa: E402
-from dspark.commands.race import drive, exit_code, print_race, publish  # noqa: E402
+from dspark.commands.race_outputs import Outputs  # noqa: E402
+from dspark.commands.race_report import print_race  # noqa: E402
+from dspark.commands.race_run import drive, exit_code, publish  # noqa: E402
 from dspark.commands.race_view import LiveView, QuietView, View, view  # noqa: E402
 from dspark.racing.result import RaceResult  # noqa: E402
 from dspark.racing.runner import Runner  # noqa: E402
@@ -30,7 +32,7 @@ from dspark.racing.runner import Runner  # noqa: E402
 SHOW = f"""
 import sys; sys.path.append({str(RACING)!r})
 from scripted_race import diverging, hold
-from dspark.commands.race import print_race
+from dspark.commands.race_report import print_race
 from dspark.commands.rendering import stdout_console
 print_race(hold(diverging(), "lookup", "dspark:cap=4,lookup=off,confidence=0.3", "auto"), stdout_console())
 """
@@ -39,7 +41,8 @@ import sys, time; sys.path.append({str(RACING)!r})
 from scripted import Pair, ScriptedDecoder
 from scripted_race import STAMP, diverging, runner, setup_of
 from dspark.commands.interrupts import Interrupts
-from dspark.commands.race import drive, exit_code, publish
+from dspark.commands.race_outputs import Outputs
+from dspark.commands.race_run import drive, exit_code, publish
 from dspark.commands.race_view import view
 decoder = diverging(1e-6)
 race = runner(decoder)
@@ -53,7 +56,7 @@ def slower(*asked):
 decoder.seconds, decoder.top_two = slow, slower
 with Interrupts() as interrupts:
     result = drive(race, view(race.entrants), setup_of(race), Pair(), STAMP, interrupts)
-    publish(result, sys.argv[1], None)
+    publish(result, Outputs(sys.argv[1]))
 print("interrupted" if result.interrupted else "complete", len(race.trials), flush=True)
 sys.exit(exit_code(result, interrupts.received))
 """
@@ -127,13 +130,13 @@ def test_an_interrupt_leaves_a_partial_table_and_exit_130(capsys: pytest.Capture
     result = driven(runner(ScriptedDecoder(interrupt_at=3 + 4)), QuietView(Console(file=io.StringIO())))
     assert result.interrupted
     assert [exit_code(result, received) for received in (None, *SIGNALS)] == [130, 130, 143, 129]
-    publish(result, None, None)
+    publish(result, Outputs())
     out = capsys.readouterr().out
     assert "interrupted" in out and "chat (1 prompt)" in out and "identical: 2 answers" in out
 
 
 def test_json_on_stdout_is_alone_there(capsys: pytest.CaptureFixture[str]) -> None:
-    publish(hold(), "-", None)
+    publish(hold(), Outputs("-"))
     said = capsys.readouterr()
     assert json.loads(said.out)["summary"]["verdict"] == "identical"
     assert "identical: 12 answers" in said.err
@@ -142,13 +145,13 @@ def test_json_on_stdout_is_alone_there(capsys: pytest.CaptureFixture[str]) -> No
 def test_markdown_on_stdout_is_alone_there_and_json_goes_to_its_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    publish(hold(), str(tmp_path / "race.json"), "-")
+    publish(hold(), Outputs(str(tmp_path / "race.json"), "-"))
     assert capsys.readouterr().out.startswith("# Race of toy")
     assert json.loads((tmp_path / "race.json").read_text())["schema"] == 1
 
 
 def test_every_part_of_the_report_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    publish(hold(ScriptedDecoder(broken=("lookup",)), "lookup", "dspark", "auto"), None, None)
+    publish(hold(ScriptedDecoder(broken=("lookup",)), "lookup", "dspark", "auto"), Outputs())
     out = capsys.readouterr().out
     for part in (
         "dspark cap=auto lookup=on confidence=0",
@@ -346,7 +349,7 @@ def test_an_interrupt_in_the_middle_of_the_display_gives_the_cursor_back() -> No
 def test_one_export_that_fails_stops_neither_the_other_nor_the_tables(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert publish(hold(), str(tmp_path / "gone" / "race.json"), str(tmp_path / "race.md")) is False
+    assert publish(hold(), Outputs(str(tmp_path / "gone" / "race.json"), str(tmp_path / "race.md"))) is False
     said = capsys.readouterr()
     assert "cannot write" in said.err and "identical: 12 answers" in said.out
     assert (tmp_path / "race.md").read_text().startswith("# Race of toy")
@@ -359,7 +362,7 @@ def test_a_reader_that_leaves_does_not_cost_the_file(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(sys, "stdout", Closed())
     with pytest.raises(OSError, match="gone"):
-        publish(hold(), str(tmp_path / "race.json"), "-")
+        publish(hold(), Outputs(str(tmp_path / "race.json"), "-"))
     assert json.loads((tmp_path / "race.json").read_text())["schema"] == 1
 
 

@@ -11,7 +11,7 @@ import pytest
 from tiny import write_head, write_llama
 
 from dspark.commands.app import run
-from dspark.commands.race import drive
+from dspark.commands.race_run import drive
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_a_file_that_can_no_longer_be_written_is_exit_1_with_the_other_file_ther
         folder.rmdir()
         return drive(*arguments)
 
-    monkeypatch.setattr("dspark.commands.race.drive", remove_and_drive)
+    monkeypatch.setattr("dspark.commands.race_run.drive", remove_and_drive)
     code, result = race("--markdown", str(folder / "race.md"))
     assert code == 1 and result["summary"]["verdict"] == "identical"
     assert " ".join(capsys.readouterr().err.split()).endswith("give another file")

@@ -8,7 +8,8 @@ from scripted_race import STAMP, diverging, hold, runner, setup_of
 
 from dspark.errors import StorageError
 from dspark.machine.watch import Conditions
-from dspark.racing.export import to_json, to_markdown, write
+from dspark.racing.export import to_json, write
+from dspark.racing.markdown import to_markdown
 from dspark.racing.result import RaceResult, conclude
 
 
@@ -34,7 +35,7 @@ def test_stamp_settings_and_resolved_arms_are_there() -> None:
     assert document["schema"] == 1
     assert document["command"] == "mlx-dspark race --arm dspark"
     assert document["stamp"]["chip"] == "Toy 1"
-    assert document["settings"] == {"max_tokens": 20, "trials": 2, "seed": 0, "sampling": None}
+    assert document["settings"] == {"max_tokens": 20, "trials": 2, "seed": 0, "cooldown_s": 0.0, "sampling": None}
     (arm,) = (arm for arm in document["arms"] if arm["label"] == "dspark:cap=3,lookup=off")
     assert arm["resolved"] == {"mode": "dspark", "cap": 3, "lookup": False, "confidence": 0.0}
     assert (arm["verdict"], arm["repeatable"], arm["error"]) == ("identical", True, None)

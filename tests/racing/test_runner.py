@@ -38,7 +38,7 @@ def test_a_trial_records_the_answer_and_both_clocks() -> None:
     race = runner(ScriptedDecoder(seconds=lambda mode, tokens: 8.0))
     list(race.run())
     trial = race.trials[0]
-    assert (trial.prompt, trial.klass, trial.arm, trial.number) == (0, "chat", "baseline", 0)
+    assert (trial.prompt, trial.section, trial.arm, trial.number) == (0, "chat", "baseline", 0)
     assert len(trial.tokens) == 10 and trial.text and trial.reason == "length"
     assert (trial.total_s, trial.prefill_s, trial.decode_s) == (8.0, 2.0, 6.0)
 
