@@ -18,7 +18,7 @@ from typing import Literal
 from dspark.racing.saved import SavedEntry, SavedRace
 from dspark.racing.statistics import CONFIDENCE, Interval
 
-RESAMPLES = 2000
+RESAMPLES = 1000
 FEWEST_PROMPTS = 3
 PLACE = ("chip", "gpu_cores", "device", "architecture", "translated")  # others make a ratio another ratio
 MACHINE = (*PLACE, "cores", "usable_cores", "memory_bytes", "os", "virtual", "blas")

@@ -93,6 +93,7 @@ class Runner:
         self.sampling = sampling
         self._context_window = context_window
         self.encoded = [self._encode(prompt) for prompt in prompts]
+        self._check_depth()
         self.trials: list[Trial] = []
         self.failures: dict[str, str] = {}
         self._cooldown_s = cooldown_s
@@ -147,22 +148,32 @@ class Runner:
 
     def _encode(self, prompt: Prompt) -> list[int]:
         tokens = encode(self.decoder, prompt)
-        shown = " ".join(prompt.text.split())[:40]
         if not tokens:
-            raise PromptError(f"the prompt {shown!r} has no tokens; give it some text")
-        room = self._context_window - self.max_tokens
-        if prompt.depth and len(tokens) > room:
-            raise UsageError(
-                f"--depth {depth_label(prompt.depth)} with the prompt {shown!r} and {self.max_tokens} tokens of answer "
-                f"is more than the model's context of {self._context_window} tokens holds; "
-                f"give at most {max(prompt.depth + room - len(tokens), 0)}"
-            )
-        if len(tokens) >= self._context_window:
+            raise PromptError(f"{_shown(prompt)} has no tokens; give it some text")
+        if len(tokens) >= self._context_window and not prompt.depth:
             raise PromptError(
-                f"the prompt {shown!r} has {len(tokens)} tokens, the model's context holds {self._context_window}; "
+                f"{_shown(prompt)} has {len(tokens)} tokens, the model's context holds {self._context_window}; "
                 "shorten it"
             )
         return tokens
+
+    def _check_depth(self) -> None:
+        """Raise for the prompt that is furthest beyond what the window holds with its answer."""
+        room = self._context_window - self.max_tokens
+        deep = [
+            (len(ids) - room, prompt) for ids, prompt in zip(self.encoded, self.prompts, strict=True) if prompt.depth
+        ]
+        over, prompt = max(deep, key=lambda each: each[0], default=(0, None))
+        if prompt is not None and over > 0:
+            raise UsageError(
+                f"--depth {depth_label(prompt.depth)}: with {_shown(prompt)} and {self.max_tokens} tokens of answer "
+                f"that is more than the {self._context_window} tokens of the model's context; "
+                f"give at most {max(prompt.depth - over, 0)}"
+            )
+
+
+def _shown(prompt: Prompt) -> str:
+    return f"the prompt {' '.join(prompt.text.split())[:40]!r}"
 
 
 def told(error: Exception) -> str:

@@ -152,7 +152,7 @@ def _told(error: ValidationError) -> list[str]:
         kind, place = each["type"], [str(part + 1 if isinstance(part, int) else part) for part in each["loc"]]
         if kind == "extra_forbidden":
             owner: type[BaseModel] = Suite if len(place) == 1 else Model if place[0] == "models" else Prompts
-            phrases[f"{'.'.join(place)} is unknown; possible are {', '.join(owner.model_fields)}"] = None
+            phrases[f"{'.'.join(place)} is unknown (possible: {', '.join(owner.model_fields)})"] = None
         elif kind == "missing":
             phrases[f"{'.'.join(place)} is missing"] = None
         elif not place:
