@@ -24,21 +24,26 @@ class Start:
 
 
 class Session:
-    """One engine for all races of `plan`; a pair stays loaded while the heats ask for it."""
+    """One engine for all races of `plan`; a pair stays loaded while the heats ask for it, and is tried to load once."""
 
     def __init__(self, plan: Plan, command: str) -> None:
         self._plan, self._command = plan, command
         self._engine = Engine()
         self._held: Choice | None = None
+        self._refused: dict[Choice, Exception] = {}
 
     def load(self, choice: Choice) -> Loaded:
         """Load what `choice` names, unless it is loaded. Raises as `dspark.engine.Engine.load`, UsageError."""
-        if self._held != choice or self._engine.loaded is None:
-            self._held = None
-            self._engine.load(LoadOptions(**vars(choice)))
-            self._held = choice
+        if choice in self._refused:
+            raise self._refused[choice]
         loaded = self._engine.loaded
-        assert loaded is not None
+        if loaded is None or self._held != choice:
+            self._held = choice
+            try:
+                loaded = self._engine.load(LoadOptions(**vars(choice)))
+            except Exception as error:
+                self._refused[choice] = error
+                raise
         self._plan.sampling.check(loaded.vocabulary)
         return loaded
 

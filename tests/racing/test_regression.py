@@ -25,6 +25,7 @@ def race(
     seed: int = 0,
     prompts: int = 6,
     trials: int = 3,
+    depth: int = 0,
     stamp: dict[str, Any] | None = None,
     conditions: dict[str, Any] | None = None,
     **changes: Any,
@@ -41,7 +42,7 @@ def race(
             "pair": {"target": "toy", "dtype": "float16"},
             "settings": {"max_tokens": 20, "sampling": None},
             "arms": [{"label": arm, "resolved": {}, "error": None} for arm in rates],
-            "prompts": [{"class": "own", "depth": 0, "prompt": f"p{at}"} for at in range(prompts)],
+            "prompts": [{"class": "own", "depth": depth, "prompt": f"p{at}"} for at in range(prompts)],
             "summary": {"verdict": "identical"},
             "conditions": {"others_cpu": 0.0, "swapped_in_bytes": 0, **(conditions or {})},
             "trials": [
@@ -80,11 +81,7 @@ def test_an_arm_that_lost_a_fifth_against_plain_is_lost() -> None:
     assert outcomes(found)["dspark", "ratio"] == outcomes(found)["dspark", "rate"] == "lost"
     assert outcomes(found)["baseline", "rate"] == "ok"
     (ratio,) = (change for change in found.changes if change.measure == "ratio")
-    assert (ratio.old, ratio.new, ratio.change) == (
-        pytest.approx(1.5, 0.05),
-        pytest.approx(1.2, 0.05),
-        pytest.approx(0.8, 0.05),
-    )
+    assert [ratio.old, ratio.new, ratio.change] == pytest.approx([1.5, 1.2, 0.8], 0.05)
     assert ratio.interval.low < 0.8 < ratio.interval.high < 0.95
 
 
@@ -100,8 +97,8 @@ def test_a_loss_above_the_bound_is_none() -> None:
 
 @pytest.mark.parametrize("prompts", [3, 6])
 def test_noise_of_a_tenth_fails_nothing(prompts: int) -> None:
-    """B17: 40 pairs of equal races on a machine whose every answer is 10 % off, and no loss among them."""
-    for seed in range(40):
+    """B17: 15 pairs of equal races on a machine whose every answer is 10 % off, and no loss among them."""
+    for seed in range(15):
         old, new = (race(noise=0.1, seed=2 * seed + at, prompts=prompts) for at in (0, 1))
         assert not compare("", old, new, 0.95).lost
 
@@ -126,7 +123,7 @@ def test_too_few_prompts_give_no_interval_and_say_so() -> None:
     assert any("2 prompts are too few" in note for note in found.notes)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.floats(-1, 1), min_size=3, max_size=6), st.floats(-0.5, 0.5))
 def test_a_change_of_all_answers_moves_the_interval_by_as_much(logs: list[float], by: float) -> None:
     plain = _interval([([each], [each]) for each in logs], 0)
@@ -144,7 +141,7 @@ def test_a_change_of_all_answers_moves_the_interval_by_as_much(logs: list[float]
         ({"pair": {"target": "other", "dtype": "float16"}}, "other model (target toy before, other now)"),
         ({"pair": {"target": "toy", "dtype": "float32"}}, "other model (dtype"),
         ({"settings": {"max_tokens": 21, "sampling": None}}, "other settings (max_tokens 20 before, 21 now)"),
-        ({"prompts": [{"class": "own", "depth": 4096, "prompt": f"p{at}"} for at in range(6)]}, "no prompt in common"),
+        ({"depth": 4096}, "no prompt in common"),
     ],
 )
 def test_what_cannot_be_compared_says_why_and_loses_nothing(changes: dict[str, Any], named: str) -> None:
