@@ -124,6 +124,8 @@ def race(
     if compare is not None:
         _stand_alone(context, "--compare", "--fail-below")
         return run_comparison(*compare, fail_below, outputs)
+    if context.get_parameter_source("fail_below").name == "COMMANDLINE":
+        raise UsageError("--fail-below does nothing without --compare; leave it out, or give two results to compare")
     if suite is not None:
         from dspark.racing.suite import read_suite
 

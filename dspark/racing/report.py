@@ -194,17 +194,19 @@ def comparison_verdict(comparisons: Sequence[Comparison], bound: float) -> str:
         for change in each.changes
         if change.outcome == "lost"
     ]
-    changes = sum(len(each.changes) for each in comparisons)
+    outcomes = [change.outcome for each in comparisons for change in each.changes]
     faults = sum(len(each.faults) for each in comparisons)
     if any(each.diverged for each in comparisons):
         return "failed: the outputs of the new race diverged, so its speed means nothing"
     if lost:
         return f"failed: {', '.join(dict.fromkeys(lost))} lost speed, with the whole interval below {bound:g}"
-    if not changes:
+    if not outcomes:
         return "nothing was compared"
     if faults:
         return f"no loss of speed, but {faults} {_plural('fault', faults)} in the new result"
-    return f"passed: none of {changes} compared figures lies below {bound:g} with its whole interval"
+    said = f"passed: none of {len(outcomes)} {_plural('figure', len(outcomes))} lies below {bound:g} with its whole interval"
+    unclear = outcomes.count("unclear")
+    return f"{said}; {unclear} reach below it, which more prompts and trials would settle" if unclear else said
 
 
 def number(value: float | None, form: str) -> str:

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from dspark.commands.interrupts import SIGNALS, Interrupts  # noqa: E402
 from dspark.commands.race_outputs import Outputs  # noqa: E402
 from dspark.commands.race_report import print_race  # noqa: E402
 from dspark.commands.race_run import drive, exit_code, publish  # noqa: E402
-from dspark.commands.race_view import LiveView, QuietView, View, view  # noqa: E402
+from dspark.commands.race_view import Lane, LiveView, QuietView, View, view  # noqa: E402
 from dspark.racing.result import RaceResult  # noqa: E402
 from dspark.racing.runner import Runner  # noqa: E402
 
@@ -83,6 +84,20 @@ def environment(**variables: str) -> dict[str, str]:
         (["--prompt-file", "none.txt"], "none.txt does not exist"),
         (["--prompt-file", "empty.txt"], "empty.txt holds no prompt"),
         (["--json", "-", "--markdown", "-"], "both want stdout"),
+        (["--csv", "-", "--markdown", "-"], "both want stdout"),
+        (["--csv", "none/race.csv"], "No such file or directory"),
+        (["--csv", "race.out", "--json", "race.out"], "the same file"),
+        (["--depth", "4q"], "--depth '4q'"),
+        (["--cooldown", "-1"], "--cooldown -1"),
+        (["--suite", "none.yaml"], "none.yaml: does not exist"),
+        (["--suite", "empty.txt"], "empty.txt: holds no mapping"),
+        (["--suite", "empty.txt", "--arm", "lookup"], "--arm does nothing beside --suite"),
+        (["--suite", "empty.txt", "--compare", "a", "b"], "--suite does nothing beside --compare"),
+        (["--compare", "a", "b", "--trials", "3"], "--trials does nothing beside --compare"),
+        (["--compare", "none.json", "empty.txt"], "none.json cannot be read"),
+        (["--compare", "empty.txt", "empty.txt"], "empty.txt is no result of race --json"),
+        (["--compare", "empty.txt", "empty.txt", "--fail-below", "0"], "--fail-below 0"),
+        (["--fail-below", "0.9"], "--fail-below does nothing without --compare"),
         (["--json", "none/race.json"], "No such file or directory"),
         (["--markdown", "."], "Is a directory"),
         (["--markdown", "new/"], "Is a directory"),
@@ -127,6 +142,7 @@ def test_exit_codes(result, code: int) -> None:
 
 
 def test_an_interrupt_leaves_a_partial_table_and_exit_130(capsys: pytest.CaptureFixture[str]) -> None:
+    """P9: Ctrl-C leaves partial results."""
     result = driven(runner(ScriptedDecoder(interrupt_at=3 + 4)), QuietView(Console(file=io.StringIO())))
     assert result.interrupted
     assert [exit_code(result, received) for received in (None, *SIGNALS)] == [130, 130, 143, 129]
@@ -170,6 +186,7 @@ def test_every_part_of_the_report_is_printed(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("columns", ["60", "80", "200"])
 def test_a_report_fits_the_terminal_in_a_c_locale_without_colour(columns: str) -> None:
+    """P10: LANG=C, NO_COLOR, a pipe, 60 columns."""
     done = subprocess.run(
         [sys.executable, "-c", SHOW],
         env=environment(LANG="C", NO_COLOR="1", COLUMNS=columns),
@@ -217,6 +234,7 @@ def test_the_lanes_keep_their_numbers_on_a_narrow_terminal(columns: int) -> None
 
 
 def test_a_quiet_view_says_a_line_a_trial_and_no_control_character() -> None:
+    """P10: no spinner junk where nobody watches."""
     out = io.StringIO()
     assert not driven(runner(ScriptedDecoder(broken=("lookup",))), QuietView(Console(file=out))).interrupted
     assert out.getvalue().splitlines() == [
@@ -244,6 +262,16 @@ def test_a_lane_shows_text_rate_and_tokens_a_round_without_control_characters() 
     assert "answer 9 of 9" in shown and "\x1b" not in shown
     row = next(line for line in shown.splitlines() if line.strip().startswith("dspark"))
     assert row.split()[1:3] == ["20.0", "2.00"] and "tail [2J" in row
+
+
+def test_the_rate_of_a_lane_is_tokens_over_the_time_since_its_start_however_they_come() -> None:
+    """B15: a stream of eight tokens at once is no faster than its total says."""
+    lane = Lane("dspark")
+    lane.begin()
+    lane.tokens, lane.begun = 80, time.perf_counter() - 10
+    assert 7.5 < float(lane.cells[1]) <= 8.0
+    lane.tokens += 8  # a burst, this very moment
+    assert 8.3 < float(lane.cells[1]) <= 8.8
 
 
 @pytest.fixture

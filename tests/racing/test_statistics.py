@@ -1,12 +1,12 @@
 from statistics import median
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dspark.decoding.events import Statistics
 from dspark.racing.prompts import OVERALL, Sections
-from dspark.racing.statistics import geometric_mean, ratio, spread, summarise
+from dspark.racing.statistics import Figures, geometric_mean, ratio, spread, summarise
 from dspark.racing.trials import Trial
 
 ratios = st.dictionaries(
@@ -69,6 +69,7 @@ def test_a_class_ratio_is_the_median_of_pairs_and_the_overall_one_their_geometri
 
 
 def test_pairs_are_of_one_trial_so_that_drift_cancels() -> None:
+    """B17: a clock that slows down over the session leaves the ratio alone."""
     slowing = [1.0, 2.0, 4.0, 8.0]
     trials = [trial("baseline", 3 * heat, number=n) for n, heat in enumerate(slowing)]
     trials += [trial("dspark", 2 * heat, number=n) for n, heat in enumerate(slowing)]
@@ -84,6 +85,7 @@ def test_answers_of_different_length_are_compared_by_rate() -> None:
 
 
 def test_prompt_processing_is_in_the_end_to_end_ratio_and_not_in_the_decode_ratio() -> None:
+    """B15: reading the prompt, decoding and the whole are three figures."""
     trials = [trial("baseline", 4.0, prefill_s=2.0), trial("dspark", 3.0, prefill_s=2.0)]
     seen = summarise(trials, ["baseline", "dspark"], sections_of("chat"), seed=0)["dspark"]["chat"]
     assert seen.end_to_end.value == pytest.approx(4 / 3)
@@ -115,6 +117,18 @@ def test_accepted_lengths_and_positions_are_sums_over_trials() -> None:
     assert (seen.offered_at, seen.accepted_at) == ((15, 6), (7, 3))
 
 
+def test_a_higher_cap_that_accepts_as_much_is_not_ranked_below() -> None:
+    """B11: two accepted a round under caps of 2, 4 and 8 are three tokens a round, whatever was proposed behind."""
+    for cap in (2, 4, 8):
+        tested = (10, 10, 10)[:cap]  # the third position was looked at and rejected; those behind it never were
+        kept = (10, 10, 0)[:cap]
+        trials = [trial("dspark", 1.0, rounds=10, emitted=30, offered=tested, accepted=kept)]
+        seen = summarise(trials, ["baseline", "dspark"], sections_of("chat"), seed=0)["dspark"]["chat"]
+        assert seen.accept_len == 3.0
+        assert (seen.offered_at, seen.accepted_at) == (tested, kept)
+    assert not [name for name in Figures.__dataclass_fields__ if "rate" in name or "share" in name]
+
+
 def test_no_rounds_and_no_tokens_give_none_instead_of_a_division_by_zero() -> None:
     trials = [trial(arm, 1.0, tokens=0, rounds=0, emitted=0, prefill_s=1.0) for arm in ("baseline", "dspark")]
     seen = summarise(trials, ["baseline", "dspark"], sections_of("chat"), seed=0)["dspark"]["chat"]
@@ -122,6 +136,7 @@ def test_no_rounds_and_no_tokens_give_none_instead_of_a_division_by_zero() -> No
     assert seen.end_to_end.value == pytest.approx(1.0)
 
 
+@settings(deadline=None)
 @given(ratios, st.integers())
 def test_the_interval_holds_the_ratio_within_what_was_seen_and_follows_the_seed(pairs, seed: int) -> None:
     values = [value for each in pairs.values() for value in each]
