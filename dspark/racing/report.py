@@ -204,7 +204,8 @@ def comparison_verdict(comparisons: Sequence[Comparison], bound: float) -> str:
         return "nothing was compared"
     if faults:
         return f"no loss of speed, but {faults} {_plural('fault', faults)} in the new result"
-    said = f"passed: none of {len(outcomes)} {_plural('figure', len(outcomes))} lies below {bound:g} with its whole interval"
+    figures = f"{len(outcomes)} {_plural('figure', len(outcomes))}"
+    said = f"passed: none of {figures} lies below {bound:g} with its whole interval"
     unclear = outcomes.count("unclear")
     return f"{said}; {unclear} reach below it, which more prompts and trials would settle" if unclear else said
 

@@ -156,8 +156,8 @@ def test_what_cannot_be_compared_says_why_and_loses_nothing(changes: dict[str, A
     [
         ({}, {"stamp": {"os": "macOS 16"}}, "os changed"),
         ({"stamp": {"virtual": True}}, {"stamp": {"virtual": True}}, "virtual machine"),
-        ({}, {"conditions": {"others_cpu": 0.5}}, "disturbed the new race"),
-        ({"conditions": {"swapped_in_bytes": 2**30}}, {}, "disturbed the old race"),
+        ({}, {"conditions": {"others_cpu": 0.5}}, "the new race was disturbed (busy)"),
+        ({"conditions": {"swapped_in_bytes": 2**30}}, {}, "the old race was disturbed (swapped)"),
     ],
 )
 def test_rates_are_compared_on_one_undisturbed_machine_only(old, new, named: str) -> None:
