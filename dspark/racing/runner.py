@@ -92,8 +92,8 @@ class Runner:
         self.number_of_trials = trials
         self.sampling = sampling
         self._context_window = context_window
-        self.encoded = [self._encode(prompt) for prompt in prompts]
         self._check_depth()
+        self.encoded = [self._encode(prompt) for prompt in prompts]
         self.trials: list[Trial] = []
         self.failures: dict[str, str] = {}
         self._cooldown_s = cooldown_s
@@ -160,15 +160,14 @@ class Runner:
     def _check_depth(self) -> None:
         """Raise for the prompt that is furthest beyond what the window holds with its answer."""
         room = self._context_window - self.max_tokens
-        deep = [
-            (len(ids) - room, prompt) for ids, prompt in zip(self.encoded, self.prompts, strict=True) if prompt.depth
-        ]
-        over, prompt = max(deep, key=lambda each: each[0], default=(0, None))
-        if prompt is not None and over > 0:
+        deep = [prompt for prompt in self.prompts if prompt.depth]
+        over = {prompt: prompt.depth + len(self.decoder.encode_chat(prompt.text)) - room for prompt in deep}
+        prompt = max(over, key=over.__getitem__, default=None)
+        if prompt is not None and over[prompt] > 0:
             raise UsageError(
                 f"--depth {depth_label(prompt.depth)}: with {_shown(prompt)} and {self.max_tokens} tokens of answer "
                 f"that is more than the {self._context_window} tokens of the model's context; "
-                f"give at most {max(prompt.depth - over, 0)}"
+                f"give at most {max(prompt.depth - over[prompt], 0)}"
             )
 
 

@@ -33,7 +33,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio to plain decoding; no interval where all pairs are alike (a single one, or plain decoding itself)."""
+    """A ratio to plain decoding; no interval where there is nothing to draw it from (single pairs, or all alike)."""
 
     value: float
     interval: Interval | None
@@ -93,14 +93,13 @@ def ratio(classes: Sequence[Ratios], seed: int) -> Ratio | None:
     drawn. Both, because trials of one prompt resemble each other: drawing from all pairs alike would take repeats for
     further prompts, and promise for the class what was seen on three prompts.
     """
-    values = {value for ratios in classes for each in ratios.values() for value in each}
-    if not values:
+    if not any(classes):
         return None
     centre = geometric_mean(median(value for each in ratios.values() for value in each) for ratios in classes)
-    if len(values) == 1:
-        return Ratio(centre, None)
     rng = random.Random(seed)
     drawn = sorted(geometric_mean(median(_resampled(ratios, rng)) for ratios in classes) for _ in range(RESAMPLES))
+    if drawn[0] == drawn[-1]:
+        return Ratio(centre, None)
     tail = round(RESAMPLES * (1 - CONFIDENCE) / 2)
     return Ratio(centre, Interval(drawn[tail], drawn[-1 - tail]))
 

@@ -103,6 +103,11 @@ def test_noise_of_a_tenth_fails_nothing(prompts: int) -> None:
         assert not compare("", old, new, 0.95).lost
 
 
+def test_a_loss_of_a_fifth_is_seen_through_noise_of_a_tenth_on_the_built_in_twelve() -> None:
+    old, new = race(noise=0.1, seed=1, prompts=12), race(slower(0.8, "dspark"), noise=0.1, seed=2, prompts=12)
+    assert outcomes(compare("", old, new, 0.95))["dspark", "ratio"] == "lost"
+
+
 def test_one_prompt_that_got_slow_is_not_taken_for_all() -> None:
     found = compare("", race(seed=1), race(lambda arm, at: 0.5 if arm == "dspark" and at == 0 else 1.0, seed=2), 0.95)
     assert outcomes(found)["dspark", "ratio"] == "unclear" and not found.lost

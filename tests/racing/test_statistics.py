@@ -157,6 +157,10 @@ def test_more_trials_of_one_prompt_do_not_stand_in_for_other_prompts() -> None:
     assert (seen.interval.low, seen.interval.high) == (pytest.approx(0.5), pytest.approx(2.0))
 
 
+def test_a_pair_a_class_gives_no_interval_however_many_classes() -> None:
+    assert ratio([{0: [0.5]}, {1: [2.0]}], seed=0).interval is None
+
+
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=5))
 def test_geometric_mean(values: list[float]) -> None:
     product = 1.0
