@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from typer import Context, Option
 
+from dspark.commands.options import takes
 from dspark.commands.race_outputs import Outputs
 from dspark.commands.race_run import run_comparison, run_race, run_suite
 from dspark.commands.rendering import print_lines, stderr_console
 from dspark.errors import UsageError
+from dspark.settings import Settings
 
 EXPORTS = ("--json", "--markdown", "--csv")
 
 
+@takes("model", "drafter", "precision", "kv_bits", "drafter_bits", "drafter_window", "trust_remote_code")
 def race(
+    settings: Settings,
     context: Context,
-    model: Annotated[
-        str | None, Option(metavar="MODEL", help="Target: id, repo id or folder. Default: the demo pair.")
-    ] = None,
-    drafter: Annotated[
-        str | None,
-        Option(metavar="MODEL", help="Drafter: id, repo id, folder, or none. Default: the registry's for the target."),
-    ] = None,
     arm: Annotated[
         list[str] | None,
         Option(
@@ -61,21 +58,6 @@ def race(
     top_p: Annotated[float, Option(metavar="X", help="Nucleus filter; 1 is off.")] = 1.0,
     top_k: Annotated[int, Option(metavar="N", help="Keep the N likeliest tokens; 0 is off.")] = 0,
     min_p: Annotated[float, Option(metavar="X", help="Drop tokens below X times the likeliest; 0 is off.")] = 0.0,
-    precision: Annotated[
-        str | None, Option(metavar="NAME", help="Demo pair only: fp32, bf16 or q4. Default: what runs fastest here.")
-    ] = None,
-    kv_bits: Annotated[
-        int | None, Option("--kv-bits", metavar="N", help="Quantize the KV cache to 4 or 8 bits. Default: not at all.")
-    ] = None,
-    drafter_bits: Annotated[
-        str, Option(metavar="N", help="Bits of the drafter's projections: 2 to 8, 16 for none; auto: what suits here.")
-    ] = "auto",
-    drafter_window: Annotated[
-        str, Option(metavar="N", help="Tokens the drafter looks back; 0 for all; auto: as trained, or 4096.")
-    ] = "auto",
-    trust_remote_code: Annotated[
-        bool, Option("--trust-remote-code", help="Allow a checkpoint that runs Python of its own.")
-    ] = False,
     suite: Annotated[
         Path | None,
         Option(
@@ -135,17 +117,18 @@ def race(
     from dspark.decoding.request import Sampling
     from dspark.racing.arms import parse_all
     from dspark.racing.depth import parse_depths
-    from dspark.racing.plan import DEMO, Choice, Plan
+    from dspark.racing.plan import Choice, Plan
     from dspark.racing.prompts import gather
 
+    wanted = settings.model
     choice = Choice(
-        model or DEMO,
-        drafter,
-        precision=precision,
-        kv_bits=kv_bits,
-        drafter_bits=_number_or_auto("--drafter-bits", drafter_bits),
-        drafter_window=_number_or_auto("--drafter-window", drafter_window),
-        trust_remote_code=trust_remote_code,
+        wanted.model,
+        wanted.drafter,
+        precision=wanted.precision,
+        kv_bits=wanted.kv_bits or None,
+        drafter_bits=wanted.drafter_bits,
+        drafter_window=wanted.drafter_window,
+        trust_remote_code=wanted.trust_remote_code,
     )
     plan = Plan(
         choices=(choice,),
@@ -158,18 +141,10 @@ def race(
         cooldown_s=cooldown,
         sampling=Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed),
     )
-    if model is None:
+    if settings.origin("model") == "default":
         said = "no --model given: racing the demo pair (SmolLM2-135M-Instruct, for a first look)"
         print_lines(stderr_console(), said)
     return run_race(plan, outputs)
-
-
-def _number_or_auto(flag: str, value: str) -> int | Literal["auto"]:
-    if value == "auto":
-        return "auto"
-    if not value.isdecimal():
-        raise UsageError(f"{flag} {value!r}: give a number or auto")
-    return int(value)
 
 
 def _stand_alone(context: Context, mode: str, *allowed: str) -> None:

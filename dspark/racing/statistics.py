@@ -93,9 +93,12 @@ def ratio(classes: Sequence[Ratios], seed: int) -> Ratio | None:
     drawn. Both, because trials of one prompt resemble each other: drawing from all pairs alike would take repeats for
     further prompts, and promise for the class what was seen on three prompts.
     """
-    if not any(classes):
+    values = {value for ratios in classes for each in ratios.values() for value in each}
+    if not values:
         return None
     centre = geometric_mean(median(value for each in ratios.values() for value in each) for ratios in classes)
+    if len(values) == 1:
+        return Ratio(centre, None)
     rng = random.Random(seed)
     drawn = sorted(geometric_mean(median(_resampled(ratios, rng)) for ratios in classes) for _ in range(RESAMPLES))
     if drawn[0] == drawn[-1]:
