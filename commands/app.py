@@ -98,7 +98,7 @@ def common(
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command line; returns the exit code (0 well, 1 error, 2 usage, 3 diverged, 130 interrupted).
+    """Run the command line; returns the exit code (0 well, 1 error, 2 usage, 3 diverged, 4 slower, 130 interrupted).
 
     SIGTERM and SIGHUP come out as `SystemExit`, after everything under way was put in order.
     """

@@ -23,18 +23,20 @@ PANELS = {"model": "Model", "speculation": "Speculation", "generation": "Generat
 def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator for commands: their first argument becomes the `Settings`, and each setting named here a flag.
 
-    Parameters after the first stay flags of the command's own.
+    Parameters after the first stay flags of the command's own; one of the name `context` gets Typer's.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def settled(context: typer.Context, **given: Any) -> Any:
-            return command(settle(context, {name: given.pop(name) for name in names}), **given)
+            settings = settle(context, {name: given.pop(name) for name in names})
+            return command(settings, **(given | {"context": context} if asks else given))
 
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        asks = any(one.name == "context" for one in own)
         parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
         parameters += [_parameter(SETTINGS[name]) for name in names]
-        parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+        parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own if one.name != "context"]
         settled.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         settled.__annotations__ = {one.name: one.annotation for one in parameters}
         return settled

@@ -47,6 +47,10 @@ def families() -> str:
     return "\n".join(rows)
 
 
+def figure(value: float | None, form: str = ".2f") -> str:
+    return "-" if value is None else format(value, form)
+
+
 def race() -> str:
     """The committed race of the demo pair: command, stamp, a row a class, the verdict."""
     result = json.loads(RACE.read_text(encoding="utf-8"))
@@ -61,12 +65,13 @@ def race() -> str:
         "|---|" + "---:|" * (len(arms) + 2 * (len(arms) - 1)),
     ]
     for klass in summary["ratio"][arms[0]]:
-        cells = [f"{summary['figures'][arm][klass]['tokens_per_second']:.1f}" for arm in arms]
+        cells = [figure(summary["figures"][arm][klass]["tokens_per_second"], ".1f") for arm in arms]
         for arm in arms[1:]:
-            low, high = summary["ratio_interval"][arm][klass]
+            interval = summary["ratio_interval"][arm][klass]
+            ratio = figure(summary["ratio"][arm][klass])
             cells += [
-                f"{summary['ratio'][arm][klass]:.2f} ({low:.2f} to {high:.2f})",
-                f"{summary['accept_len'][arm][klass]:.2f}",
+                ratio if interval is None else f"{ratio} ({interval[0]:.2f} to {interval[1]:.2f})",
+                figure(summary["accept_len"][arm][klass]),
             ]
         lines.append(f"| {klass} | " + " | ".join(cells) + " |")
     compared = sum(check["compared"] for check in result["checks"] if check["arm"] != check["against"])

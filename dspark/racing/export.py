@@ -1,22 +1,28 @@
-"""A race as JSON and as Markdown."""
+"""A race, a suite of races and a comparison as JSON, and how an export is written."""
 
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dspark import __version__
 from dspark.errors import StorageError
-from dspark.racing import report
+from dspark.racing.regression import Comparison
 from dspark.racing.result import SCHEMA, RaceResult
+from dspark.racing.series import Series
 from dspark.racing.statistics import Figures, Ratio
 
 
 def to_json(result: RaceResult) -> str:
     """The whole result as one JSON document, ASCII, without NaN or infinity (null instead)."""
-    return _laid_out(_plain(document(result))) + "\n"
+    return dumped(document(result))
+
+
+def dumped(value: Any) -> str:
+    """`value`, dataclasses included, as JSON text as in `to_json`."""
+    return _laid_out(_plain(value)) + "\n"
 
 
 def document(result: RaceResult) -> dict[str, Any]:
@@ -45,6 +51,7 @@ def document(result: RaceResult) -> dict[str, Any]:
             "max_tokens": result.setup.max_tokens,
             "trials": result.setup.trials,
             "seed": result.setup.seed,
+            "cooldown_s": result.setup.cooldown_s,
             "sampling": None if result.setup.sampling.temperature == 0 else result.setup.sampling,
         },
         "arms": [
@@ -57,7 +64,7 @@ def document(result: RaceResult) -> dict[str, Any]:
             }
             for entrant in result.entrants
         ],
-        "prompts": [{"class": prompt.klass, "prompt": prompt.text} for prompt in result.prompts],
+        "prompts": [{"class": prompt.klass, "depth": prompt.depth, "prompt": prompt.text} for prompt in result.prompts],
         "summary": {
             "verdict": result.verdict,
             "ratio": _each(result, lambda seen: seen.end_to_end and seen.end_to_end.value),
@@ -86,7 +93,8 @@ def document(result: RaceResult) -> dict[str, Any]:
         "trials": [
             {
                 "prompt": trial.prompt,
-                "class": trial.klass,
+                "class": result.prompts[trial.prompt].klass,
+                "depth": result.prompts[trial.prompt].depth,
                 "arm": trial.arm,
                 "trial": trial.number,
                 "prefill_s": trial.prefill_s,
@@ -102,9 +110,30 @@ def document(result: RaceResult) -> dict[str, Any]:
     }
 
 
-def to_markdown(result: RaceResult) -> str:
-    """Command, date and stamp, then the tables of every class and the verdict."""
-    return "\n".join(_markdown(result)) + "\n"
+def series_document(series: Series) -> dict[str, Any]:
+    """A suite: every race under its name, with its state and the document of its result where there is one."""
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "command": series.command,
+        "date": series.date.isoformat(timespec="seconds"),
+        "interrupted": series.interrupted,
+        "races": [
+            {
+                "name": entry.name,
+                "state": entry.state,
+                "error": entry.error,
+                "result": None if entry.result is None else document(entry.result),
+            }
+            for entry in series.entries
+        ],
+    }
+
+
+def comparison_document(comparisons: Sequence[Comparison], bound: float) -> dict[str, Any]:
+    """What `race --compare` found."""
+    races = [{**vars(each), "lost": each.lost} for each in comparisons]
+    return {"schema": SCHEMA, "version": __version__, "fail_below": bound, "comparisons": races}
 
 
 def write(text: str, path: Path) -> None:
@@ -113,42 +142,6 @@ def write(text: str, path: Path) -> None:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror or error}; give another file") from error
-
-
-def _markdown(result: RaceResult) -> Iterator[str]:
-    yield f"# Race of {_cell(result.loaded.model)}, {result.setup.date:%Y-%m-%d}\n"
-    yield f"```\n{result.setup.command}\n```\n"
-    yield from _grid(("", ""), report.stamp_rows(result), numeric=False)
-    for note in result.loaded.notes:
-        yield f"{_cell(note)}\n"
-    if result.interrupted:
-        yield "**Interrupted: a part of the trials only.**\n"
-    yield from _grid(("arm", "settings", "against plain", "repeats itself"), report.arm_rows(result), numeric=False)
-    columns = report.SPEED + report.PARTS
-    for klass in result.sections:
-        yield f"## {_cell(report.heading(result, klass))}\n"
-        yield from _grid(("arm", *(name for name, _ in columns)), report.rows(result, klass, columns))
-        for line in report.positions(result, klass):
-            yield f"- {line}"
-        yield ""
-    yield f"{report.LEGEND}\n"
-    yield "## Verdict\n"
-    yield f"**{report.verdict(result)}**\n"
-    yield f"{report.repeatability(result)}\n"
-    for line in (*report.failures(result), *report.evidence(result), *(each.message for each in result.warnings)):
-        yield f"- {_cell(line)}"
-
-
-def _grid(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: bool = True) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield "|---|" + ("---:|" if numeric else "---|") * (len(head) - 1)
-    for row in rows:
-        yield f"| {' | '.join(_cell(text) for text in row)} |"
-    yield ""
-
-
-def _cell(value: object) -> str:
-    return " ".join(str(value).split()).replace("|", "\\|")
 
 
 def _each(result: RaceResult, pick: Callable[[Figures], Any]) -> dict[str, dict[str, Any]]:

@@ -19,13 +19,22 @@ OWN_CLASS = "own"
 CLASS = re.compile(r"[\w-]{1,32}")  # it stands at the head of tables, on terminals and in Markdown
 OVERALL = "overall"  # the name under which all classes together are reported
 
+Sections = dict[str, tuple[str, ...]]
+"""section → the sections that make it up: itself for a class at a depth, several where they are taken together."""
+
 
 @dataclass(frozen=True)
 class Prompt:
-    """One user turn, and the class that it is reported under."""
+    """One user turn, its class, and how many tokens of other text stand before it."""
 
     text: str
     klass: str
+    depth: int = 0
+
+    @property
+    def section(self) -> str:
+        """What it is reported under: its class, at its depth where it has one."""
+        return f"{self.klass}@{depth_label(self.depth)}" if self.depth else self.klass
 
 
 def builtin() -> list[Prompt]:
@@ -45,9 +54,35 @@ def gather(texts: Sequence[str], prompt_files: Iterable[Path]) -> list[Prompt]:
     return prompts or builtin()
 
 
-def classes(prompts: Iterable[Prompt]) -> list[str]:
-    """The classes of `prompts`, in the order of their first."""
-    return list(dict.fromkeys(prompt.klass for prompt in prompts))
+def sections(prompts: Iterable[Prompt]) -> Sections:
+    """What is reported apart, depth by depth: the classes in the order of their first, and all of them together.
+
+    `OVERALL` comes last. Like those of the depths, it is there even where it is no more than its one member.
+    """
+    by_depth: dict[int, dict[str, None]] = {}
+    for prompt in prompts:
+        by_depth.setdefault(prompt.depth, {})[prompt.section] = None
+    found: dict[str, tuple[str, ...]] = {}
+    for depth, members in sorted(by_depth.items()):
+        found |= {section: (section,) for section in members}
+        if len(by_depth) > 1:
+            found[overall_at(depth)] = tuple(members)
+    return found | {OVERALL: tuple(section for members in by_depth.values() for section in members)}
+
+
+def depth_label(depth: int) -> str:
+    """`4k` for 4096, `1000` for 1000."""
+    return f"{depth // 1024}k" if depth and depth % 1024 == 0 else str(depth)
+
+
+def overall_at(depth: int) -> str:
+    """The section of all classes at one of several depths."""
+    return f"{OVERALL}@{depth_label(depth)}"
+
+
+def is_overall(section: str) -> bool:
+    """Whether `section` is several classes together."""
+    return section.partition("@")[0] == OVERALL
 
 
 def read_file(path: Path) -> list[Prompt]:

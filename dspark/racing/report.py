@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dspark.decoding.verdict import END, Evidence
 from dspark.racing.comparison import Check
-from dspark.racing.prompts import OVERALL
+from dspark.racing.prompts import OVERALL, overall_at
+from dspark.racing.regression import Comparison
 from dspark.racing.result import RaceResult
+from dspark.racing.series import Series
 from dspark.racing.statistics import Figures, Ratio
 
 NOTHING = "-"
@@ -32,6 +34,9 @@ LEGEND = (
     "ratio: end-to-end speed over plain decoding's, median over pairs of answers; overall, the geometric mean of the "
     "classes. 95%: bootstrap over prompts and trials. forwards: target passes an answer."
 )
+MEASURES = {"ratio": "ratio to plain", "rate": "tok/s"}
+CHANGE_HEAD = ("arm", "measure", "prompts", "old", "new", "new/old", "95%", "outcome")
+SERIES_HEAD = ("race", "state", "verdict", "fastest: ratio (95%)", "went wrong")
 STAMPED = ("chip", "gpu_cores", "os", "device", "blas", "mlx", "mlx_lm", "mlx_dspark", "git")
 
 
@@ -65,11 +70,23 @@ def positions(result: RaceResult, klass: str, shown: int = SHOWN_POSITIONS) -> I
             yield f"{arm} accepted by position  {counts}{more}"
 
 
-def heading(result: RaceResult, klass: str) -> str:
-    count = sum(prompt.klass == klass for prompt in result.prompts)
-    if klass == OVERALL:
-        return f"overall ({len(result.classes)} {_plural('class', len(result.classes))})"
-    return f"{klass} ({count} {_plural('prompt', count)})"
+def depth_rows(result: RaceResult) -> Iterator[list[str]]:
+    """One row an arm that is not plain decoding: its label, then ratio and interval at each of several depths."""
+    for arm, row in result.table.items():
+        if arm != result.baseline:
+            ratios = [row[overall_at(depth)].end_to_end for depth in result.depths]
+            yield [arm, *(f"{number(_value(each), '.2f')} ({interval(each)})" for each in ratios)]
+
+
+def heading(result: RaceResult, section: str) -> str:
+    members = result.sections[section]
+    name, _, depth = section.partition("@")
+    at = f" at depth {depth}" if depth else ""
+    if len(members) > 1:
+        what = "class" if depth or len(result.depths) == 1 else "section"
+        return f"{name}{at} ({len(members)} {_plural(what, len(members))})"
+    count = sum(prompt.section == section for prompt in result.prompts)
+    return f"{name}{at} ({count} {_plural('prompt', count)})"
 
 
 def verdict(result: RaceResult) -> str:
@@ -137,6 +154,62 @@ def stamp_rows(result: RaceResult) -> Iterator[tuple[str, str]]:
     yield from ((key, str(value)) for key, value in result.stamp.items() if value not in (None, {}, []))
 
 
+def series_rows(series: Series) -> Iterator[tuple[str, ...]]:
+    """A row a race of a suite: name, state, verdict, fastest arm with its ratio, what went wrong."""
+    for entry in series.entries:
+        result = entry.result
+        if result is None:
+            yield entry.name, entry.state, NOTHING, NOTHING, entry.error or NOTHING
+            continue
+        ratios = {arm: row[OVERALL].end_to_end for arm, row in result.table.items() if arm != result.baseline}
+        known = {arm: seen for arm, seen in ratios.items() if seen is not None}
+        best = max(known, key=lambda arm: known[arm].value, default=None)
+        fastest = NOTHING if best is None else f"{best}: {known[best].value:.2f} ({interval(known[best])})"
+        wrong = "; ".join(failures(result)) or NOTHING
+        yield entry.name, "interrupted" if result.interrupted else "done", result.verdict or NOTHING, fastest, wrong
+
+
+def change_rows(comparison: Comparison) -> Iterator[list[str]]:
+    """A row an arm and measure: old, new, new over old, its interval, what that means."""
+    for change in comparison.changes:
+        form = ".2f" if change.measure == "ratio" else ".1f"
+        bounds = NOTHING if change.interval is None else f"{change.interval.low:.2f}-{change.interval.high:.2f}"
+        figures = [format(change.old, form), format(change.new, form), f"{change.change:.2f}", bounds]
+        yield [change.arm, MEASURES[change.measure], str(change.prompts), *figures, change.outcome]
+
+
+def comparison_lines(comparison: Comparison) -> Iterator[str]:
+    """What stands beside the table: why there is none, what changed, what is wrong."""
+    if comparison.incomparable is not None:
+        yield f"not comparable: {comparison.incomparable}"
+    yield from comparison.notes
+    yield from comparison.faults
+
+
+def comparison_verdict(comparisons: Sequence[Comparison], bound: float) -> str:
+    """All comparisons in one sentence."""
+    lost = [
+        f"{each.name} {change.arm}".strip()
+        for each in comparisons
+        for change in each.changes
+        if change.outcome == "lost"
+    ]
+    outcomes = [change.outcome for each in comparisons for change in each.changes]
+    faults = sum(len(each.faults) for each in comparisons)
+    if any(each.diverged for each in comparisons):
+        return "failed: the outputs of the new race diverged, so its speed means nothing"
+    if lost:
+        return f"failed: {', '.join(dict.fromkeys(lost))} lost speed, with the whole interval below {bound:g}"
+    if not outcomes:
+        return "nothing was compared"
+    if faults:
+        return f"no loss of speed, but {faults} {_plural('fault', faults)} in the new result"
+    figures = f"{len(outcomes)} {_plural('figure', len(outcomes))}"
+    said = f"passed: none of {figures} lies below {bound:g} with its whole interval"
+    unclear = outcomes.count("unclear")
+    return f"{said}; {unclear} reach below it, which more prompts and trials would settle" if unclear else said
+
+
 def number(value: float | None, form: str) -> str:
     return NOTHING if value is None else format(value, form)
 
@@ -149,7 +222,9 @@ def interval(ratio: Ratio | None) -> str:
 
 
 def _difference(result: RaceResult, check: Check, seen: Evidence) -> str:
-    where = f"{check.arm}, prompt {check.prompt + 1} ({result.prompts[check.prompt].klass}), token {seen.position + 1}"
+    where = (
+        f"{check.arm}, prompt {check.prompt + 1} ({result.prompts[check.prompt].section}), token {seen.position + 1}"
+    )
     against = "its own first answer" if check.arm == check.against else "plain decoding"
     said = f"{_token(result, seen.found)} where {against} has {_token(result, seen.expected)}"
     if seen.top_two is None:

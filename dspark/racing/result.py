@@ -10,7 +10,7 @@ from dspark.decoding.verdict import END, Evidence, Outcome, worst
 from dspark.machine.watch import Conditions
 from dspark.racing.arms import Entrant
 from dspark.racing.comparison import Check, Judge, check
-from dspark.racing.prompts import OVERALL, Prompt, classes
+from dspark.racing.prompts import Prompt, Sections, sections
 from dspark.racing.runner import Runner, told
 from dspark.racing.statistics import Table, summarise
 from dspark.racing.trials import Trial
@@ -32,6 +32,7 @@ class Setup:
     seed: int
     date: datetime.datetime
     sampling: Sampling = Sampling()
+    cooldown_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,16 @@ class RaceResult:
         return None if self.baseline in self.failures and outcome != "diverged" else outcome
 
     @property
-    def classes(self) -> list[str]:
-        return classes(self.prompts)
+    def sections(self) -> Sections:
+        """What is shown apart: classes at depths, and those together of which there are several."""
+        return {
+            name: members for name, members in sections(self.prompts).items() if len(members) > 1 or members == (name,)
+        }
 
     @property
-    def sections(self) -> list[str]:
-        """What is reported apart: the classes, and all of them together where there are several."""
-        return [*self.classes, OVERALL] if len(self.classes) > 1 else self.classes
+    def depths(self) -> list[int]:
+        """Tokens before the questions, ascending."""
+        return sorted({prompt.depth for prompt in self.prompts})
 
     @property
     def baseline(self) -> str:
@@ -115,7 +119,7 @@ def conclude(
             checks.append(each)
     except Exception as error:
         failures.setdefault(labels[0], f"comparing the answers: {told(error)}")
-    table = summarise(runner.trials, labels, classes(runner.prompts), setup.seed)
+    table = summarise(runner.trials, labels, sections(runner.prompts), setup.seed)
     return RaceResult(
         setup=setup,
         loaded=loaded,

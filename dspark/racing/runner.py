@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from dspark.decoding.events import Event, Finished
 from dspark.decoding.request import Request, Sampling
-from dspark.errors import DSparkError, PromptError
+from dspark.errors import DSparkError, PromptError, UsageError
 from dspark.racing.arms import Entrant
 from dspark.racing.decoder import Decoder
-from dspark.racing.prompts import Prompt
+from dspark.racing.depth import encode
+from dspark.racing.prompts import Prompt, depth_label
 from dspark.racing.trials import Slot, Trial, schedule
 
 WARM_UP_TOKENS = 16
@@ -65,8 +66,9 @@ class Runner:
     """A race that is under way. What was recorded stays when `run` is left early, by an interrupt for one.
 
     Prompts are encoded at once; PromptError where one is empty or leaves no room for an answer in `context_window`
-    tokens.
-    `clock` gives seconds. Between two events of a trial the caller's code is on that clock: keep it short.
+    tokens, UsageError where its depth takes that room. `cooldown_s` is waited between answers, for machines that slow
+    down as they warm up. `clock` gives seconds. Between two events of a trial the caller's code is on that clock: keep
+    it short.
     """
 
     def __init__(
@@ -79,7 +81,9 @@ class Runner:
         trials: int,
         context_window: int,
         sampling: Sampling = Sampling(),
+        cooldown_s: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.decoder = decoder
         self.entrants = tuple(entrants)
@@ -88,10 +92,12 @@ class Runner:
         self.number_of_trials = trials
         self.sampling = sampling
         self._context_window = context_window
+        self._check_depth()
         self.encoded = [self._encode(prompt) for prompt in prompts]
         self.trials: list[Trial] = []
         self.failures: dict[str, str] = {}
-        self._clock = clock
+        self._cooldown_s = cooldown_s
+        self._clock, self._sleep = clock, sleep
 
     def run(self) -> Generator[Progress]:
         """Run everything, telling how it goes. An arm that raises an error of any kind drops out; the others go on."""
@@ -103,6 +109,8 @@ class Runner:
             entrant = self.entrants[slot.arm]
             if entrant.label in self.failures:
                 continue
+            if self._cooldown_s and self.trials:
+                self._sleep(self._cooldown_s)
             yield Started(slot, entrant.label, index, total)
             try:
                 yield from self._trial(slot, entrant)
@@ -127,7 +135,7 @@ class Runner:
         for event in self.decoder.generate(request):
             if isinstance(event, Finished):
                 trial = Trial.of(
-                    slot, self.prompts[slot.prompt].klass, entrant.label, event, total_s=self._clock() - begun
+                    slot, self.prompts[slot.prompt].section, entrant.label, event, total_s=self._clock() - begun
                 )
                 self.trials.append(trial)
                 yield Ended(trial)
@@ -139,16 +147,32 @@ class Runner:
         return Failed(entrant.label, message)
 
     def _encode(self, prompt: Prompt) -> list[int]:
-        tokens = self.decoder.encode_chat(prompt.text)
-        shown = " ".join(prompt.text.split())[:40]
+        tokens = encode(self.decoder, prompt)
         if not tokens:
-            raise PromptError(f"the prompt {shown!r} has no tokens; give it some text")
-        if len(tokens) >= self._context_window:
+            raise PromptError(f"{_shown(prompt)} has no tokens; give it some text")
+        if len(tokens) >= self._context_window and not prompt.depth:
             raise PromptError(
-                f"the prompt {shown!r} has {len(tokens)} tokens, the model's context holds {self._context_window}; "
+                f"{_shown(prompt)} has {len(tokens)} tokens, the model's context holds {self._context_window}; "
                 "shorten it"
             )
         return tokens
+
+    def _check_depth(self) -> None:
+        """Raise for the prompt that is furthest beyond what the window holds with its answer."""
+        room = self._context_window - self.max_tokens
+        deep = [prompt for prompt in self.prompts if prompt.depth]
+        over = {prompt: prompt.depth + len(self.decoder.encode_chat(prompt.text)) - room for prompt in deep}
+        prompt = max(over, key=over.__getitem__, default=None)
+        if prompt is not None and over[prompt] > 0:
+            raise UsageError(
+                f"--depth {depth_label(prompt.depth)}: with {_shown(prompt)} and {self.max_tokens} tokens of answer "
+                f"that is more than the {self._context_window} tokens of the model's context; "
+                f"give at most {max(prompt.depth - over[prompt], 0)}"
+            )
+
+
+def _shown(prompt: Prompt) -> str:
+    return f"the prompt {' '.join(prompt.text.split())[:40]!r}"
 
 
 def told(error: Exception) -> str:

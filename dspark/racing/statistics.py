@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import median
 
-from dspark.racing.prompts import OVERALL
+from dspark.racing.prompts import Sections
 from dspark.racing.trials import Trial
 
 RESAMPLES = 1000
@@ -33,7 +33,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio to plain decoding; no interval where all pairs are alike (a single one, or plain decoding itself)."""
+    """A ratio to plain decoding; no interval where there is nothing to draw it from (single pairs, or all alike)."""
 
     value: float
     interval: Interval | None
@@ -41,7 +41,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Figures:
-    """One arm in one class, or over all of them (`OVERALL`). A figure that cannot be known is None.
+    """One arm in one section: a class at a depth, or several together. A figure that cannot be known is None.
 
     Rates, times and counts a trial are medians over the trials. `spread` is how far repeats of the same prompt lie
     apart: the median absolute deviation of the end-to-end time over its median, the middle one of the prompts.
@@ -66,22 +66,22 @@ class Figures:
 
 
 Table = dict[str, dict[str, Figures]]
-"""arm → class → figures; the classes in the order of the prompts, `OVERALL` last."""
+"""arm → section → figures; the sections in the order of `prompts.sections`, `OVERALL` last."""
 
 
-def summarise(trials: Sequence[Trial], arms: Sequence[str], classes: Sequence[str], seed: int) -> Table:
-    """Figures of each arm in each class and over all; the first of `arms` is plain decoding."""
+def summarise(trials: Sequence[Trial], arms: Sequence[str], sections: Sections, seed: int) -> Table:
+    """Figures of each arm in each section; the first of `arms` is plain decoding."""
     table: Table = {}
     for arm in arms:
         end_to_end = _pairs(trials, arms[0], arm, lambda trial: trial.tokens_per_second)
         decode = _pairs(trials, arms[0], arm, lambda trial: trial.statistics.decode_tokens_per_second)
         table[arm] = {
             name: _figures(
-                [trial for trial in trials if trial.arm == arm and trial.klass in members],
-                ratio([end_to_end[klass] for klass in members if klass in end_to_end], seed),
-                ratio([decode[klass] for klass in members if klass in decode], seed),
+                [trial for trial in trials if trial.arm == arm and trial.section in members],
+                ratio([end_to_end[each] for each in members if each in end_to_end], seed),
+                ratio([decode[each] for each in members if each in decode], seed),
             )
-            for name, members in (*((klass, (klass,)) for klass in classes), (OVERALL, tuple(classes)))
+            for name, members in sections.items()
         }
     return table
 
@@ -101,6 +101,8 @@ def ratio(classes: Sequence[Ratios], seed: int) -> Ratio | None:
         return Ratio(centre, None)
     rng = random.Random(seed)
     drawn = sorted(geometric_mean(median(_resampled(ratios, rng)) for ratios in classes) for _ in range(RESAMPLES))
+    if drawn[0] == drawn[-1]:
+        return Ratio(centre, None)
     tail = round(RESAMPLES * (1 - CONFIDENCE) / 2)
     return Ratio(centre, Interval(drawn[tail], drawn[-1 - tail]))
 
@@ -120,13 +122,13 @@ def spread(times: Sequence[float]) -> float | None:
 def _pairs(
     trials: Iterable[Trial], baseline: str, arm: str, rate: Callable[[Trial], float | None]
 ) -> dict[str, dict[int, list[float]]]:
-    """Class → prompt → the ratios of its trials; only pairs of which both halves have a rate."""
+    """Section → prompt → the ratios of its trials; only pairs of which both halves have a rate."""
     plain = {(trial.prompt, trial.number): rate(trial) for trial in trials if trial.arm == baseline}
     ratios: dict[str, dict[int, list[float]]] = {}
     for trial in trials:
         ours, theirs = rate(trial), plain.get((trial.prompt, trial.number))
         if trial.arm == arm and ours and theirs:
-            ratios.setdefault(trial.klass, {}).setdefault(trial.prompt, []).append(ours / theirs)
+            ratios.setdefault(trial.section, {}).setdefault(trial.prompt, []).append(ours / theirs)
     return ratios
 
 

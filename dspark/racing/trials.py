@@ -23,12 +23,12 @@ class Slot:
 class Trial:
     """What one answer was, and how long it took.
 
-    `total_s` is end-to-end as the caller sees it, from the request to the last event; the split into prompt processing
-    and decoding is the engine's.
+    `section` is that of its prompt. `total_s` is end-to-end as the caller sees it, from the request to the last event;
+    the split into prompt processing and decoding is the engine's.
     """
 
     prompt: int
-    klass: str
+    section: str
     arm: str
     number: int
     tokens: tuple[int, ...]
@@ -38,9 +38,9 @@ class Trial:
     total_s: float
 
     @classmethod
-    def of(cls, slot: Slot, klass: str, arm: str, finished: Finished, total_s: float) -> "Trial":
+    def of(cls, slot: Slot, section: str, arm: str, finished: Finished, total_s: float) -> "Trial":
         return cls(
-            slot.prompt, klass, arm, slot.number,
+            slot.prompt, section, arm, slot.number,
             finished.tokens, finished.text, finished.reason, finished.statistics, total_s,
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ from dspark.decoding.verdict import repeating_tail
 from dspark.machine.watch import Conditions, Disturbance
 from dspark.racing.arms import BASELINE, Entrant, alike
 from dspark.racing.comparison import Check
-from dspark.racing.prompts import OVERALL
+from dspark.racing.prompts import OVERALL, is_overall
 from dspark.racing.statistics import Table
 from dspark.racing.trials import Trial
 
@@ -59,7 +59,9 @@ def _alike(entrants: Iterable[Entrant]) -> Iterator[RaceWarning]:
 def _spread(table: Table) -> Iterator[RaceWarning]:
     wide = []
     for arm, row in table.items():
-        spreads = {klass: seen.spread for klass, seen in row.items() if klass != OVERALL and seen.spread is not None}
+        spreads = {
+            klass: seen.spread for klass, seen in row.items() if not is_overall(klass) and seen.spread is not None
+        }
         worst = max(spreads, key=spreads.__getitem__, default=None)
         if worst is not None and spreads[worst] > HIGH_SPREAD:
             wide.append(f"{arm} {spreads[worst]:.0%} on {worst}")
@@ -76,7 +78,7 @@ def _short(table: Table) -> Iterator[RaceWarning]:
         klass: None
         for row in table.values()
         for klass, seen in row.items()
-        if klass != OVERALL
+        if not is_overall(klass)
         and seen.completion_tokens is not None
         and seen.total_s is not None
         and (seen.completion_tokens < SHORT_TOKENS or seen.total_s < SHORT_S)
@@ -101,7 +103,7 @@ def _loops(trials: Iterable[Trial]) -> Iterator[RaceWarning]:
     looping: dict[tuple[int, str], dict[str, None]] = defaultdict(dict)
     for trial in trials:
         if trial.reason == "length" and repeating_tail(trial.tokens):
-            looping[trial.prompt, trial.klass][trial.arm] = None
+            looping[trial.prompt, trial.section][trial.arm] = None
     for (prompt, klass), arms in sorted(looping.items()):
         yield RaceWarning(
             "loop",

@@ -293,6 +293,41 @@ def _(bench: Bench) -> None:
     assert "tok/s" in (bench.folder / "race.md").read_text()
 
 
+@proves("race", option="--csv")
+def _(bench: Bench) -> None:
+    bench.raced("--csv", bench.folder / "race.csv")
+    assert (bench.folder / "race.csv").read_text().startswith("date,")
+
+
+@proves("race", option="--depth")
+def _(bench: Bench) -> None:
+    # The tiny tokenizer makes nothing of a long text, which is told before anything runs.
+    assert bench.run("race", "--model", bench.target, "--drafter", "none", "--depth", "8")[0] == 1
+    assert bench.raced("--depth", "0")["prompts"][0]["depth"] == 0
+
+
+@proves("race", option="--cooldown")
+def _(bench: Bench) -> None:
+    assert bench.raced("--cooldown", "0.001")["settings"]["cooldown_s"] == 0.001
+
+
+@proves("race", option="--suite")
+def _(bench: Bench) -> None:
+    suite = {"models": [{"model": bench.target, "drafter": "none"}], "arms": ["lookup"], "prompts": [{"text": "abc"}]}
+    (bench.folder / "suite.yaml").write_text(json.dumps({**suite, "max_tokens": 3, "trials": 1}))
+    code, out = bench.run("race", "--suite", bench.folder / "suite.yaml", "--json", "-")
+    assert code == 0 and [race["state"] for race in json.loads(out)["races"]] == ["done"]
+
+
+@proves("race", option="--compare")
+@proves("race", option="--fail-below")
+def _(bench: Bench) -> None:
+    path = bench.folder / "race.json"
+    path.write_text(json.dumps(bench.raced("--arm", "lookup")))
+    flags = ("--compare", path, path, "--fail-below", "0.9", "--json", "-")
+    assert json.loads(bench.run("race", *flags)[1])["fail_below"] == 0.9
+
+
 # The rest ------------------------------------------------------------------------------------------------------------
 
 

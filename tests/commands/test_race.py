@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,15 +23,17 @@ from scripted_race import STAMP, diverging, hold, runner, setup_of  # noqa: E402
 
 from dspark.commands.app import run  # noqa: E402
 from dspark.commands.interrupts import SIGNALS, Interrupts  # noqa: E402
-from dspark.commands.race import drive, exit_code, print_race, publish  # noqa: E402
-from dspark.commands.race_view import LiveView, QuietView, View, view  # noqa: E402
+from dspark.commands.race_outputs import Outputs  # noqa: E402
+from dspark.commands.race_report import print_race  # noqa: E402
+from dspark.commands.race_run import drive, exit_code, publish  # noqa: E402
+from dspark.commands.race_view import Lane, LiveView, QuietView, View, view  # noqa: E402
 from dspark.racing.result import RaceResult  # noqa: E402
 from dspark.racing.runner import Runner  # noqa: E402
 
 SHOW = f"""
 import sys; sys.path.append({str(RACING)!r})
 from scripted_race import diverging, hold
-from dspark.commands.race import print_race
+from dspark.commands.race_report import print_race
 from dspark.commands.rendering import stdout_console
 print_race(hold(diverging(), "lookup", "dspark:cap=4,lookup=off,confidence=0.3", "auto"), stdout_console())
 """
@@ -39,7 +42,8 @@ import sys, time; sys.path.append({str(RACING)!r})
 from scripted import Pair, ScriptedDecoder
 from scripted_race import STAMP, diverging, runner, setup_of
 from dspark.commands.interrupts import Interrupts
-from dspark.commands.race import drive, exit_code, publish
+from dspark.commands.race_outputs import Outputs
+from dspark.commands.race_run import drive, exit_code, publish
 from dspark.commands.race_view import view
 decoder = diverging(1e-6)
 race = runner(decoder)
@@ -53,7 +57,7 @@ def slower(*asked):
 decoder.seconds, decoder.top_two = slow, slower
 with Interrupts() as interrupts:
     result = drive(race, view(race.entrants), setup_of(race), Pair(), STAMP, interrupts)
-    publish(result, sys.argv[1], None)
+    publish(result, Outputs(sys.argv[1]))
 print("interrupted" if result.interrupted else "complete", len(race.trials), flush=True)
 sys.exit(exit_code(result, interrupts.received))
 """
@@ -80,6 +84,20 @@ def environment(**variables: str) -> dict[str, str]:
         (["--prompt-file", "none.txt"], "none.txt does not exist"),
         (["--prompt-file", "empty.txt"], "empty.txt holds no prompt"),
         (["--json", "-", "--markdown", "-"], "both want stdout"),
+        (["--csv", "-", "--markdown", "-"], "both want stdout"),
+        (["--csv", "none/race.csv"], "No such file or directory"),
+        (["--csv", "race.out", "--json", "race.out"], "the same file"),
+        (["--depth", "4q"], "--depth '4q'"),
+        (["--cooldown", "-1"], "--cooldown -1"),
+        (["--suite", "none.yaml"], "none.yaml: does not exist"),
+        (["--suite", "empty.txt"], "empty.txt: holds no mapping"),
+        (["--suite", "empty.txt", "--arm", "lookup"], "--arm does nothing beside --suite"),
+        (["--suite", "empty.txt", "--compare", "a", "b"], "--suite does nothing beside --compare"),
+        (["--compare", "a", "b", "--trials", "3"], "--trials does nothing beside --compare"),
+        (["--compare", "none.json", "empty.txt"], "none.json cannot be read"),
+        (["--compare", "empty.txt", "empty.txt"], "empty.txt is no result of race --json"),
+        (["--compare", "empty.txt", "empty.txt", "--fail-below", "0"], "--fail-below 0"),
+        (["--fail-below", "0.9"], "--fail-below does nothing without --compare"),
         (["--json", "none/race.json"], "No such file or directory"),
         (["--markdown", "."], "Is a directory"),
         (["--markdown", "new/"], "Is a directory"),
@@ -124,16 +142,17 @@ def test_exit_codes(result, code: int) -> None:
 
 
 def test_an_interrupt_leaves_a_partial_table_and_exit_130(capsys: pytest.CaptureFixture[str]) -> None:
+    """P9: Ctrl-C leaves partial results."""
     result = driven(runner(ScriptedDecoder(interrupt_at=3 + 4)), QuietView(Console(file=io.StringIO())))
     assert result.interrupted
     assert [exit_code(result, received) for received in (None, *SIGNALS)] == [130, 130, 143, 129]
-    publish(result, None, None)
+    publish(result, Outputs())
     out = capsys.readouterr().out
     assert "interrupted" in out and "chat (1 prompt)" in out and "identical: 2 answers" in out
 
 
 def test_json_on_stdout_is_alone_there(capsys: pytest.CaptureFixture[str]) -> None:
-    publish(hold(), "-", None)
+    publish(hold(), Outputs("-"))
     said = capsys.readouterr()
     assert json.loads(said.out)["summary"]["verdict"] == "identical"
     assert "identical: 12 answers" in said.err
@@ -142,13 +161,13 @@ def test_json_on_stdout_is_alone_there(capsys: pytest.CaptureFixture[str]) -> No
 def test_markdown_on_stdout_is_alone_there_and_json_goes_to_its_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    publish(hold(), str(tmp_path / "race.json"), "-")
+    publish(hold(), Outputs(str(tmp_path / "race.json"), "-"))
     assert capsys.readouterr().out.startswith("# Race of toy")
     assert json.loads((tmp_path / "race.json").read_text())["schema"] == 1
 
 
 def test_every_part_of_the_report_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    publish(hold(ScriptedDecoder(broken=("lookup",)), "lookup", "dspark", "auto"), None, None)
+    publish(hold(ScriptedDecoder(broken=("lookup",)), "lookup", "dspark", "auto"), Outputs())
     out = capsys.readouterr().out
     for part in (
         "dspark cap=auto lookup=on confidence=0",
@@ -167,6 +186,7 @@ def test_every_part_of_the_report_is_printed(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("columns", ["60", "80", "200"])
 def test_a_report_fits_the_terminal_in_a_c_locale_without_colour(columns: str) -> None:
+    """P10: LANG=C, NO_COLOR, a pipe, 60 columns."""
     done = subprocess.run(
         [sys.executable, "-c", SHOW],
         env=environment(LANG="C", NO_COLOR="1", COLUMNS=columns),
@@ -214,6 +234,7 @@ def test_the_lanes_keep_their_numbers_on_a_narrow_terminal(columns: int) -> None
 
 
 def test_a_quiet_view_says_a_line_a_trial_and_no_control_character() -> None:
+    """P10: no spinner junk where nobody watches."""
     out = io.StringIO()
     assert not driven(runner(ScriptedDecoder(broken=("lookup",))), QuietView(Console(file=out))).interrupted
     assert out.getvalue().splitlines() == [
@@ -241,6 +262,16 @@ def test_a_lane_shows_text_rate_and_tokens_a_round_without_control_characters() 
     assert "answer 9 of 9" in shown and "\x1b" not in shown
     row = next(line for line in shown.splitlines() if line.strip().startswith("dspark"))
     assert row.split()[1:3] == ["20.0", "2.00"] and "tail [2J" in row
+
+
+def test_the_rate_of_a_lane_is_tokens_over_the_time_since_its_start_however_they_come() -> None:
+    """B15: a stream of eight tokens at once is no faster than its total says."""
+    lane = Lane("dspark")
+    lane.begin()
+    lane.tokens, lane.begun = 80, time.perf_counter() - 10
+    assert 7.5 < float(lane.cells[1]) <= 8.0
+    lane.tokens += 8  # a burst, this very moment
+    assert 8.3 < float(lane.cells[1]) <= 8.8
 
 
 @pytest.fixture
@@ -346,7 +377,7 @@ def test_an_interrupt_in_the_middle_of_the_display_gives_the_cursor_back() -> No
 def test_one_export_that_fails_stops_neither_the_other_nor_the_tables(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert publish(hold(), str(tmp_path / "gone" / "race.json"), str(tmp_path / "race.md")) is False
+    assert publish(hold(), Outputs(str(tmp_path / "gone" / "race.json"), str(tmp_path / "race.md"))) is False
     said = capsys.readouterr()
     assert "cannot write" in said.err and "identical: 12 answers" in said.out
     assert (tmp_path / "race.md").read_text().startswith("# Race of toy")
@@ -359,7 +390,7 @@ def test_a_reader_that_leaves_does_not_cost_the_file(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(sys, "stdout", Closed())
     with pytest.raises(OSError, match="gone"):
-        publish(hold(), str(tmp_path / "race.json"), "-")
+        publish(hold(), Outputs(str(tmp_path / "race.json"), "-"))
     assert json.loads((tmp_path / "race.json").read_text())["schema"] == 1
 
 

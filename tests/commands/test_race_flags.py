@@ -11,7 +11,7 @@ import pytest
 from tiny import write_head, write_llama
 
 from dspark.commands.app import run
-from dspark.commands.race import drive
+from dspark.commands.race_run import drive
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_a_file_that_can_no_longer_be_written_is_exit_1_with_the_other_file_ther
         folder.rmdir()
         return drive(*arguments)
 
-    monkeypatch.setattr("dspark.commands.race.drive", remove_and_drive)
+    monkeypatch.setattr("dspark.commands.race_run.drive", remove_and_drive)
     code, result = race("--markdown", str(folder / "race.md"))
     assert code == 1 and result["summary"]["verdict"] == "identical"
     assert " ".join(capsys.readouterr().err.split()).endswith("give another file")
@@ -176,3 +176,104 @@ def test_a_terminal_that_hangs_up_leaves_the_export_and_exit_129(folders, tmp_pa
         process.send_signal(signal.SIGHUP)
         assert process.wait(60) == 129
     assert json.loads((tmp_path / "race.json").read_text())["interrupted"]
+
+
+@pytest.fixture
+def wordy(tmp_path):
+    """A tiny target whose tokenizer makes a token of each word, as far as a filler text is concerned."""
+    folder = write_llama(tmp_path / "wordy")
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pre_tokenizer": {"type": "Whitespace"}}))
+    return folder
+
+
+def test_depth_and_cooldown(wordy, tmp_path):
+    flags = ["--model", str(wordy), "--prompt", "abc", "--max-tokens", "4", "--trials", "1", "--cooldown", "0.01"]
+    assert run(["race", *flags, "--depth", "0,100", "--json", str(tmp_path / "race.json")]) == 0
+    result = json.loads((tmp_path / "race.json").read_text())
+    lengths = {trial["depth"]: trial["statistics"]["prompt_tokens"] for trial in result["trials"]}
+    assert lengths[100] - lengths[0] == 100
+    assert result["settings"]["cooldown_s"] == 0.01
+
+
+def test_a_depth_beyond_the_window_is_a_usage_error(wordy, capsys):
+    assert run(["race", "--model", str(wordy), "--prompt", "abc", "--max-tokens", "4", "--depth", "4k"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--depth 4k: " in said and "give at most 251" in said
+
+
+def test_csv_on_stdout_is_alone_there(folders, capsys):
+    flags = ["--model", folders[0], "--drafter", "none", "--prompt", "abc", "--max-tokens", "4", "--trials", "1"]
+    assert run(["race", *flags, "--csv", "-"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("date,chip,") and len(lines) == 3
+
+
+@pytest.fixture
+def suite(folders, wordy, tmp_path):
+    """A suite of three models, of which the second does not exist, at two depths."""
+
+    def write(**changes) -> str:
+        models = [folders[0], str(tmp_path / "nowhere"), {"model": str(wordy), "drafter": "none"}]
+        keys = {"models": models, "arms": ["lookup"], "prompts": [{"text": "abc"}], "max_tokens": 4, "trials": 1}
+        (tmp_path / "suite.yaml").write_text(json.dumps({**keys, **changes}))
+        return str(tmp_path / "suite.yaml")
+
+    return write
+
+
+def test_a_suite_races_what_it_can_and_says_what_it_cannot(suite, tmp_path, capsys):
+    code = run(["race", "--suite", suite(depths=[0, 20]), "--json", str(tmp_path / "suite.json")])
+    races = json.loads((tmp_path / "suite.json").read_text())["races"]
+    said = capsys.readouterr()
+    assert code == 1
+    # The first model's tokenizer makes nothing of a filler text, the second is nowhere.
+    assert [race["state"] for race in races] == ["done", "failed", "failed", "failed", "done", "done"]
+    assert "nowhere" in races[2]["error"] and "--depth" in races[1]["error"]
+    assert [race["result"]["summary"]["verdict"] for race in races if race["result"]] == ["identical"] * 3
+    assert [line for line in said.err.splitlines() if line.startswith("race ")][5].startswith("race 6 of 6: ")
+    assert "\x1b" not in said.err + said.out and "failed" in said.out
+
+
+def test_an_interrupted_suite_keeps_what_is_done_and_its_file_is_there_all_along(suite, tmp_path, monkeypatch):
+    seen = []
+
+    def drive_and_look(*arguments):
+        path = tmp_path / "suite.json"
+        seen.append(json.loads(path.read_text()) if path.exists() else None)
+        if len(seen) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return drive(*arguments)
+
+    monkeypatch.setattr("dspark.commands.race_run.drive", drive_and_look)
+    assert run(["race", "--suite", suite(), "--json", str(tmp_path / "suite.json")]) == 143
+    assert [race["state"] for race in seen[1]["races"]] == ["done", "failed", "not run"]
+    document = json.loads((tmp_path / "suite.json").read_text())
+    assert document["interrupted"] and [race["state"] for race in document["races"]] == ["done", "failed", "not run"]
+
+
+def test_compare_passes_a_race_with_itself_and_fails_one_that_lost_half(race, tmp_path, capsys):
+    flags = [flag for text in ("abc", "bca", "cab") for flag in ("--prompt", text)]
+    _, result = race(*flags, "--trials", "2")
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text(json.dumps(result))
+    assert run(["race", "--compare", str(old), str(old)]) == 0
+    assert "passed: " in capsys.readouterr().out
+    for trial in result["trials"]:
+        if trial["arm"] == "dspark":
+            trial["total_s"] *= 50
+    new.write_text(json.dumps(result))
+    out = tmp_path / "compared.md"
+    assert run(["race", "--compare", str(old), str(new), "--json", "-", "--markdown", str(out)]) == 4
+    compared = json.loads(capsys.readouterr().out)
+    assert compared["fail_below"] == 0.95 and compared["comparisons"][0]["lost"]
+    assert "| dspark | ratio to plain | 3 |" in out.read_text()
+    assert run(["race", "--compare", str(old), str(new), "--fail-below", "0.001"]) == 0
+    result["summary"]["verdict"] = "diverged"
+    new.write_text(json.dumps(result))
+    assert run(["race", "--compare", str(old), str(new)]) == 3
+    result["pair"]["target"] = "other"
+    result["summary"]["verdict"] = "identical"
+    new.write_text(json.dumps(result))
+    assert run(["race", "--compare", str(old), str(new)]) == 1
+    assert "not comparable: other model" in capsys.readouterr().out

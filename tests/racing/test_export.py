@@ -1,15 +1,20 @@
+import csv
+import io
 import json
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from scripted import Pair, ScriptedDecoder
-from scripted_race import STAMP, diverging, hold, runner, setup_of
+from scripted_race import DATE, STAMP, diverging, hold, runner, setup_of
 
 from dspark.errors import StorageError
 from dspark.machine.watch import Conditions
-from dspark.racing.export import to_json, to_markdown, write
+from dspark.racing.export import dumped, series_document, to_json, write
+from dspark.racing.markdown import series_markdown, to_markdown
 from dspark.racing.result import RaceResult, conclude
+from dspark.racing.series import Entry, Series
+from dspark.racing.spreadsheet import to_csv
 
 
 def read(result: RaceResult):
@@ -34,13 +39,14 @@ def test_stamp_settings_and_resolved_arms_are_there() -> None:
     assert document["schema"] == 1
     assert document["command"] == "mlx-dspark race --arm dspark"
     assert document["stamp"]["chip"] == "Toy 1"
-    assert document["settings"] == {"max_tokens": 20, "trials": 2, "seed": 0, "sampling": None}
+    assert document["settings"] == {"max_tokens": 20, "trials": 2, "seed": 0, "cooldown_s": 0.0, "sampling": None}
     (arm,) = (arm for arm in document["arms"] if arm["label"] == "dspark:cap=3,lookup=off")
     assert arm["resolved"] == {"mode": "dspark", "cap": 3, "lookup": False, "confidence": 0.0}
     assert (arm["verdict"], arm["repeatable"], arm["error"]) == ("identical", True, None)
 
 
 def test_each_trial_keeps_its_tokens_text_times_and_cached_tokens() -> None:
+    """B14, B15: cached tokens, reading, decoding and the whole stand beside each trial."""
     trials = read(hold())["trials"]
     assert len(trials) == 3 * 3 * 2
     assert len(trials[0]["tokens"]) == 20 and trials[0]["text"].startswith("<")
@@ -53,6 +59,48 @@ def test_figures_that_are_no_numbers_are_null() -> None:
     assert document["stamp"]["load_average"] is None
     assert document["summary"]["ratio"]["lookup"] == {"chat": None, "code": None, "overall": None}
     assert [arm["error"] for arm in document["arms"]] == [None, "lookup went wrong; load another model", None]
+
+
+def test_prompts_and_trials_say_their_class_and_depth() -> None:
+    document = read(hold(depths=(0, 50)))
+    assert [(each["class"], each["depth"]) for each in document["prompts"][:3]] == [
+        ("chat", 0),
+        ("chat", 50),
+        ("code", 0),
+    ]
+    assert {(each["class"], each["depth"]) for each in document["trials"]} == {
+        ("chat", 0), ("chat", 50), ("code", 0), ("code", 50),
+    }  # fmt: skip
+    assert {"chat", "chat@50", "overall@50", "overall"} <= set(document["summary"]["ratio"]["dspark"])
+
+
+def test_a_suite_holds_each_race_under_its_name_with_its_state() -> None:
+    series = Series("mlx-dspark race --suite s.yaml", DATE, (Entry("a", hold()), Entry("b", error="boom"), Entry("c")))
+    races = json.loads(dumped(series_document(series)))["races"]
+    assert [(each["name"], each["state"], each["error"]) for each in races] == [
+        ("a", "done", None), ("b", "failed", "boom"), ("c", "not run", None),
+    ]  # fmt: skip
+    assert races[0]["result"] == read(hold()) and races[1]["result"] is None
+    text = series_markdown(series)
+    assert "| a | done | identical | dspark: 2.00 (-) | - |" in text and "| b | failed | - | - | boom |" in text
+
+
+def test_markdown_sets_the_depths_side_by_side() -> None:
+    text = to_markdown(hold(depths=(0, 50)))
+    assert "## code at depth 50 (2 prompts)" in text
+    assert "| arm | 0 | 50 |" in text
+    assert "ratio by depth" not in to_markdown(hold())
+
+
+def test_csv_has_a_row_an_arm_and_section_stamped() -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv([hold(depths=(0, 50)), hold(ScriptedDecoder(broken=("lookup",)))]))))
+    assert len(rows) == 3 * 7 + 3 * 3
+    assert {(row["chip"], row["mlx"], row["gpu_cores"]) for row in rows} == {("Toy 1", "9.9", "")}
+    (seen,) = (row for row in rows[:21] if (row["arm"], row["class"], row["depth"]) == ("dspark", "code", "50"))
+    assert float(seen["ratio"]) == pytest.approx(2.0) and seen["verdict"] == "identical" and seen["trials"] == "4"
+    assert [row["depth"] for row in rows[:7]] == ["0", "0", "0", "50", "50", "50", ""]
+    failed = [row for row in rows if row["error"]]
+    assert {row["arm"] for row in failed} == {"lookup"} and {row["ratio"] for row in failed} == {""}
 
 
 def test_a_failed_baseline_has_no_verdict_in_either_export() -> None:

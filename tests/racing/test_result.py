@@ -83,12 +83,22 @@ def test_an_answer_whose_rest_was_not_compared_says_so_in_a_warning() -> None:
 
 
 def test_evidence_names_both_tokens_the_position_and_the_gap() -> None:
+    """P9: the first position that differs is named, with how near the target's own choice was."""
     result = hold(diverging(1.5))
     (line, *more) = report.evidence(result)
     assert "dspark, prompt 1 (chat), token 4" in line
     assert "'<999>' (999)" in line and "1.5 apart" in line and "tied below 0.00012" in line
     assert len(more) == 2  # one line a prompt, however many trials
     assert report.verdict(result).startswith("DIVERGED: dspark gave")
+
+
+def test_an_arm_that_stops_earlier_diverges_where_its_answer_ends() -> None:
+    """P9: arms that stop at different lengths."""
+    decoder = ScriptedDecoder(alter=lambda mode, call, ids: ids[:7] if mode == "dspark" else ids)
+    result = hold(decoder)
+    assert result.verdict == "diverged"
+    (line, *_) = report.evidence(result)
+    assert "dspark, prompt 1 (chat), token 8: " in line
 
 
 def test_the_sentence_counts_what_was_compared() -> None:

@@ -38,12 +38,13 @@ def test_a_trial_records_the_answer_and_both_clocks() -> None:
     race = runner(ScriptedDecoder(seconds=lambda mode, tokens: 8.0))
     list(race.run())
     trial = race.trials[0]
-    assert (trial.prompt, trial.klass, trial.arm, trial.number) == (0, "chat", "baseline", 0)
+    assert (trial.prompt, trial.section, trial.arm, trial.number) == (0, "chat", "baseline", 0)
     assert len(trial.tokens) == 10 and trial.text and trial.reason == "length"
     assert (trial.total_s, trial.prefill_s, trial.decode_s) == (8.0, 2.0, 6.0)
 
 
 def test_an_arm_that_fails_drops_out_and_the_others_go_on() -> None:
+    """P9: one arm fails."""
     decoder = ScriptedDecoder()
     race = runner(decoder, "lookup", "dspark")
     events = []
@@ -81,6 +82,25 @@ def test_any_exception_of_one_arm_leaves_the_others_their_results(begun: int, er
     assert race.failures == {"lookup": message}
     counted = [trial.arm for trial in race.trials]
     assert (counted.count("baseline"), counted.count("dspark")) == (4, 4)
+
+
+def test_the_cooldown_lies_between_answers_and_is_on_no_clock() -> None:
+    """B17: a machine that throttles may be given time."""
+    decoder, slept = ScriptedDecoder(), []
+    race = Runner(
+        decoder,
+        enter(parse_all(["dspark"]), decoder),
+        PROMPTS,
+        max_tokens=10,
+        trials=2,
+        context_window=1000,
+        cooldown_s=7.0,
+        clock=lambda: decoder.now,
+        sleep=lambda seconds: slept.append((seconds, len(race.trials))),
+    )
+    list(race.run())
+    assert slept == [(7.0, answers) for answers in range(1, 8)]
+    assert max(trial.total_s for trial in race.trials) < 7.0
 
 
 def test_the_warm_up_fits_into_half_of_a_small_context_window() -> None:

@@ -16,6 +16,7 @@ def test_every_arm_answers_every_prompt_in_every_trial_once(prompts: int, trials
 
 @given(prompts=counts, trials=counts, arms=counts)
 def test_the_arms_of_one_prompt_run_back_to_back(prompts: int, trials: int, arms: int) -> None:
+    """B17: arms are interleaved, so that heat reaches all alike."""
     slots = list(schedule(prompts, trials, arms))
     for begin in range(0, len(slots), arms):
         assert len({(slot.prompt, slot.number) for slot in slots[begin : begin + arms]}) == 1
