@@ -28,7 +28,7 @@ REMOTE = (
     *("context_window", "memory_guard", "enable_thinking", "reasoning_effort"),
 )
 REMOTE_ONLY = ("memory_guard", "enable_thinking", "reasoning_effort", "api_key", "api_key_file")
-LOCAL_ONLY = ("precision", "drafter_bits", "trust_remote_code")
+LOCAL_ONLY = ("precision", "drafter_bits", "profile", "trust_remote_code")
 VERDICTS = {
     "fits": "fits",
     "tight": "fits, with less than a tenth of the memory to spare",
@@ -39,7 +39,7 @@ VERDICTS = {
 
 
 @takes(
-    *("model", "drafter", "mode", "precision", "kv_bits", "drafter_bits", "drafter_window", "warmup"),
+    *("model", "drafter", "mode", "precision", "kv_bits", "drafter_bits", "drafter_window", "profile", "warmup"),
     *("trust_remote_code", "max_draft", "lookup_drafts", "confidence_threshold", "context_window"),
     *("memory_guard", "enable_thinking", "reasoning_effort", "api_key", "api_key_file"),
 )

@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from dspark.engine import LoadOptions
     from dspark.machine.capability import Capability
+    from dspark.tuning.plots import Plot
     from dspark.tuning.roofline import Roofline
 
 DECODED_TOKENS = 24
@@ -61,7 +62,7 @@ def machine(
     else:
         _show(found, model, bound)
     if plot is not None and bound is not None and model is not None:
-        _draw(bound, model, plot)
+        _draw(bound, model, _present(model, kv_bits)[1], plot)
 
 
 def _show(found: Capability, model: str | None, bound: Roofline | None) -> None:
@@ -135,12 +136,26 @@ def _decode(options: LoadOptions) -> tuple[int, float | None]:
     return warm_up.prompt_tokens + timed.completion_tokens // 2, timed.decode_tokens_per_second
 
 
-def _draw(bound: Roofline, model: str, plot: str) -> None:
+def _cost_plots(folder: Path) -> list[Plot]:
+    """What calibrate measured of the model in `folder`, if it did."""
+    from dspark.hub.checkpoint import fingerprint, weight_files
+    from dspark.tuning import profiles
+    from dspark.tuning.plots import curves_plot
+
+    profile = profiles.of_target(fingerprint(folder)[:16]) if weight_files(folder) else None
+    if profile is None:
+        return []
+    curves = {f"at {level.depth} tokens": list(level.verify_ms.items()) for level in profile.curves.levels}
+    title = f"verification, calibrated on {profile.measured.date[:10]}"
+    return [curves_plot(curves, title=title, x_label="rows", y_label="ms")]
+
+
+def _draw(bound: Roofline, model: str, folder: Path, plot: str) -> None:
     from dspark.commands import plotting
     from dspark.commands.rendering import print_lines, print_verbatim, stderr_console, stdout_console
     from dspark.tuning.plots import ceilings_plot, roofline_plot
 
-    plots = [roofline_plot(bound, model), ceilings_plot(bound, model)]
+    plots = [roofline_plot(bound, model), ceilings_plot(bound, model), *_cost_plots(folder)]
     if plot == plotting.TERMINAL:
         console = stdout_console()
         for each in plots:

@@ -17,7 +17,7 @@ from dspark.settings import Settings
 EXPORTS = ("--json", "--markdown", "--csv")
 
 
-@takes("model", "drafter", "precision", "kv_bits", "drafter_bits", "drafter_window", "trust_remote_code")
+@takes("model", "drafter", "precision", "kv_bits", "drafter_bits", "drafter_window", "profile", "trust_remote_code")
 def race(
     settings: Settings,
     context: Context,
@@ -128,6 +128,7 @@ def race(
         kv_bits=wanted.kv_bits or None,
         drafter_bits=wanted.drafter_bits,
         drafter_window=wanted.drafter_window,
+        profile=wanted.profile,
         trust_remote_code=wanted.trust_remote_code,
     )
     plan = Plan(

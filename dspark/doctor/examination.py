@@ -21,8 +21,9 @@ from dspark.doctor.probe import Stack
 from dspark.doctor.report import Report
 from dspark.hub import inventory
 from dspark.machine import platform, runtime, watch
-from dspark.machine.facts import Machine
+from dspark.machine.facts import Chip, Machine, Memory
 from dspark.machine.platform import Platform
+from dspark.tuning.key import machine_part
 
 LIMIT_S = 15.0  # for any one thing that is found out
 
@@ -34,13 +35,11 @@ def examine(
     address: Address | None = None,
     here: Platform | None = None,
     look: Callable[[], Stack] = probe.look,
-    measured: Callable[[], Iterable[Check]] | None = None,
     limit_s: float = LIMIT_S,
 ) -> Report:
     """Run every check.
 
-    `address` is where a server would run (None: as the settings say), `measured` gives the checks of calibration
-    profiles.
+    `address` is where a server would run (None: as the settings say).
 
     Slow things are found out side by side, each within `limit_s`; MLX is tried out in another process, within a limit
     of its own. A check that itself goes wrong is reported as broken, under its own name.
@@ -81,7 +80,7 @@ def examine(
         (storage.DISK, rooms),
         (storage.MODELS, lambda: map(storage.model_folder, searched(), folders(), count(1))),
         (pairs.PAIRS, lambda: pairs.summary(states())),
-        (profiles.PROFILES, measured or (lambda: None)),
+        (profiles.PROFILES, lambda: _profiles(chip(), memory(), stack(), states())),
         (port.PORT, served),
         (environment.ENVIRONMENT, lambda: environment.variables(os.environ)),
         (network.HUB, hub),
@@ -94,6 +93,13 @@ def examine(
         checks=checks,
         models=_known(states),
     )
+
+
+def _profiles(chip: Chip, memory: Memory, stack: Stack, pairs: Iterable[PairState]) -> list[Check]:
+    found = profiles.states(machine_part(chip, memory, stack.runtime, stack.blas))
+    known = {state.pair for state in found}
+    on_disk = [folder for pair in pairs for folder in pair.targets if pair.complete]
+    return profiles.profile_checks(found, [folder for folder in on_disk if folder not in known])
 
 
 class _Later(Generic[T]):

@@ -1,13 +1,18 @@
 """Calibration profiles: measured here, measured elsewhere, outdated, missing."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dspark.doctor.check import Check, Subject
+from dspark.errors import ProfileError, StorageError
+from dspark.tuning import profiles
+from dspark.tuning.profile import Profile
 
 PROFILES = Subject("profiles", "Profiles")
+
+VERSIONS = {"mlx", "mlx_lm", "blas"}
 
 State = Literal["current", "stale", "foreign", "disturbed", "unreadable"]
 TROUBLE: dict[State, str] = {
@@ -25,6 +30,28 @@ class ProfileState:
     pair: str
     state: State
     why: str | None = None
+
+
+def states(here: Mapping[str, Any]) -> list[ProfileState]:
+    """Every profile of the user's, judged by `here`, the fields of a key that tell of this machine and stack."""
+    try:
+        found = list(profiles.all_of())
+    except StorageError:  # no home folder, which a check of its own tells
+        return []
+    return [_state(path.name, profile, here) for path, profile in found]
+
+
+def _state(name: str, profile: Profile | ProfileError, here: Mapping[str, Any]) -> ProfileState:
+    if isinstance(profile, ProfileError):
+        return ProfileState(name, "unreadable", str(profile))
+    pair, key = profile.measured.model, profile.key.model_dump()
+    differing = [field for field, value in here.items() if key[field] != value]
+    if differing:
+        state: State = "stale" if set(differing) <= VERSIONS else "foreign"
+        return ProfileState(pair, state, ", ".join(f"{field} {key[field]}" for field in differing))
+    if profile.measured.disturbances:
+        return ProfileState(pair, "disturbed", profile.measured.disturbances[0])
+    return ProfileState(pair, "current")
 
 
 def profile_checks(found: Iterable[ProfileState], missing: Iterable[str] = ()) -> list[Check]:

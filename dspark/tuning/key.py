@@ -5,9 +5,12 @@ import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from dspark.hub import checkpoint
 from dspark.machine import blas, platform, runtime
+from dspark.machine.blas import Blas
+from dspark.machine.facts import Chip, Memory, Runtime
 
 
 @dataclass(frozen=True)
@@ -41,23 +44,30 @@ class Key:
 
 
 def key_for(target: Path, drafter: Path | None, switches: dict[str, object]) -> Key:
-    """The key of a pair on this machine, as it is now."""
-    here = platform.current()
-    chip, memory, stack = here.chip(), here.memory(), runtime.describe()
-    library = blas.detect().in_use if stack.device == "cpu" and here.system().name == "Linux" else None
+    """The key of a pair on this machine, as it is now. Imports MLX."""
+    here, stack = platform.current(), runtime.describe()
+    library = blas.detect() if stack.device == "cpu" and here.system().name == "Linux" else None
     return Key(
-        chip=chip.name,
-        gpu_cores=chip.gpu_cores,
-        cores=chip.usable_cores or chip.cores,
-        memory_gb=round(memory.total_bytes / 2**30) if memory.total_bytes else None,
-        device=stack.device,
-        blas=library.name if library else None,
-        mlx=stack.mlx,
-        mlx_lm=stack.mlx_lm,
+        **machine_part(here.chip(), here.memory(), stack, library),
         target=checkpoint.fingerprint(target)[:16],
         drafter=checkpoint.fingerprint(drafter)[:16] if drafter is not None else None,
         switches=tuple(sorted((name, str(value)) for name, value in switches.items())),
     )
+
+
+def machine_part(chip: Chip, memory: Memory, stack: Runtime, library: Blas | None) -> dict[str, Any]:
+    """The fields that tell one machine and stack from another; `library` counts where MLX computes on Linux' CPU."""
+    in_use = library.in_use if library is not None and stack.device == "cpu" else None
+    return {
+        "chip": chip.name,
+        "gpu_cores": chip.gpu_cores,
+        "cores": chip.usable_cores or chip.cores,
+        "memory_gb": round(memory.total_bytes / 2**30) if memory.total_bytes else None,
+        "device": stack.device,
+        "blas": in_use.name if in_use else None,
+        "mlx": stack.mlx,
+        "mlx_lm": stack.mlx_lm,
+    }
 
 
 def file_name(model: str, key: Key) -> str:

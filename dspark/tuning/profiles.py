@@ -98,9 +98,17 @@ def all_of(where: Path | None = None) -> Iterator[tuple[Path, Profile | ProfileE
     """Every profile of a folder (the user's), with what is wrong with those that cannot be read."""
     for path in sorted((where or folder()).glob("*.yaml")):
         try:
-            yield path, read(path)
+            profile = read(path)
         except ProfileError as error:
             yield path, error
+        else:
+            yield path, profile
+
+
+def of_target(fingerprint: str) -> Profile | None:
+    """The newest readable one of a target in the user's folder, whatever drafter and switches it was measured with."""
+    found = [profile for _, profile in all_of() if isinstance(profile, Profile) and profile.key.target == fingerprint]
+    return max(found, key=lambda profile: profile.measured.date, default=None)
 
 
 def _judged(path: Path, key: Key) -> Found:

@@ -131,7 +131,7 @@ def bench(
 # What is loaded ------------------------------------------------------------------------------------------------------
 
 
-@proves("race", "load", option="--model")
+@proves("race", "load", "calibrate", option="--model")
 def _(bench: Bench, command: str) -> None:
     assert bench.asked(command).model == bench.target
 
@@ -144,12 +144,13 @@ def _loads(option: str, text: str, field: str, value: Any, *commands: str) -> No
         assert getattr(bench.asked(command), field) != value, "the default is another"
 
 
-_loads("--drafter", "org/d", "drafter", "org/d", "race", "load")
-_loads("--kv-bits", "8", "kv_bits", 8, "race", "load")
-_loads("--drafter-bits", "5", "drafter_bits", 5, "race", "load")
-_loads("--drafter-window", "0", "drafter_window", 0, "race", "load")
-_loads("--precision", "q4", "precision", "q4", "race", "load")
-_loads("--trust-remote-code", "", "trust_remote_code", True, "race", "load")
+_loads("--drafter", "org/d", "drafter", "org/d", "race", "load", "calibrate")
+_loads("--kv-bits", "8", "kv_bits", 8, "race", "load", "calibrate")
+_loads("--drafter-bits", "5", "drafter_bits", 5, "race", "load", "calibrate")
+_loads("--drafter-window", "0", "drafter_window", 0, "race", "load", "calibrate")
+_loads("--precision", "q4", "precision", "q4", "race", "load", "calibrate")
+_loads("--trust-remote-code", "", "trust_remote_code", True, "race", "load", "calibrate")
+_loads("--profile", "none", "profile", "none", "race", "load")
 _loads("--mode", "lookup", "mode", "lookup", "load")
 
 
@@ -190,6 +191,34 @@ def _(bench: Bench) -> None:
     bench.patch.setattr(Engine, "load", None)
     code, out = bench.run("load", "--model", bench.target, "--dry-run", "--json")
     assert code == 0 and json.loads(out)["verdict"] == "fits"
+
+
+# What is calibrated --------------------------------------------------------------------------------------------------
+
+
+def _calibrated(bench: Bench, *flags: Any) -> dict[str, Any]:
+    code, out = bench.run("calibrate", "--model", bench.target, "--drafter", bench.head, "--json", *flags)
+    assert code == 0, out
+    return dict(json.loads(out))
+
+
+@proves("calibrate", option="--quick")
+@proves("calibrate", option="--depths")
+@proves("calibrate", option="--json")
+@proves("calibrate", option="--force")
+@proves("calibrate", option="--show")
+@proves("calibrate", option="--check")
+def _(bench: Bench) -> None:
+    assert bench.run("calibrate", "--model", bench.target, "--drafter", bench.head, "--show")[0] == 1
+    quick = _calibrated(bench, "--quick")
+    assert quick["measured"]["quick"] and [level["depth"] for level in quick["curves"]["levels"]] == [64]
+    deep = _calibrated(bench, "--depths", "128,100")
+    assert not deep["measured"]["quick"] and [level["depth"] for level in deep["curves"]["levels"]] == [64, 100, 128]
+    shown = _calibrated(bench, "--show")
+    assert shown["measured"] == deep["measured"]
+    assert _calibrated(bench, "--depths", "100", "--force")["measured"]["date"] != deep["measured"]["date"]
+    code, out = bench.run("calibrate", "--model", bench.target, "--drafter", bench.head, "--check", "--json")
+    assert json.loads(out)["holds"] is (code == 0) and len(json.loads(out)["points"]) == 3
 
 
 # What a server is sent -----------------------------------------------------------------------------------------------

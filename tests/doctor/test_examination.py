@@ -13,7 +13,6 @@ from pydantic import TypeAdapter
 
 from dspark.doctor import Address, Report, examine
 from dspark.doctor.probe import Stack
-from dspark.doctor.profiles import ProfileState, profile_checks
 from dspark.machine.blas import Blas
 from dspark.machine.facts import Chip, Memory, Power, Runtime, System
 
@@ -94,17 +93,6 @@ def test_without_mlx_the_rest_is_still_asked():
     assert found["mlx"].status == found["mlx-lm"].status == "fail"
     assert "device" not in found
     assert found["memory"].status == "ok"
-
-
-def test_profiles_are_asked_of_whoever_knows_them():
-    _, found = examined(measured=lambda: profile_checks([ProfileState("demo", "stale")]))
-    assert found["profiles.demo"].status == "warn"
-
-    def broken():
-        raise ValueError("no YAML")
-
-    _, found = examined(measured=broken)
-    assert "no YAML" in found["profiles"].seen
 
 
 @pytest.mark.parametrize("variable", ["HOME", "MLX_DSPARK_HOME"])

@@ -1,6 +1,9 @@
 """Calibration profiles as the doctor tells of them."""
 
-from dspark.doctor.profiles import ProfileState, profile_checks
+from profiled import made
+
+from dspark.doctor.profiles import ProfileState, profile_checks, states
+from dspark.tuning import profiles
 
 
 def test_those_in_force_are_named_together():
@@ -23,3 +26,16 @@ def test_pairs_without_one():
 def test_nothing_at_all_is_well():
     (check,) = profile_checks([])
     assert check.status == "ok"
+
+
+def test_profiles_on_disk_are_judged_by_this_machine_and_stack(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLX_DSPARK_HOME", str(tmp_path))
+    here = {"chip": "Apple M4 Pro", "gpu_cores": 20, "mlx": "0.32.4"}
+    profiles.write(made())
+    assert [state.state for state in states(here)] == ["current"]
+    assert states(here | {"mlx": "0.33.0"})[0] == ProfileState("org/Model-4B", "stale", "mlx 0.32.4")
+    assert states(here | {"chip": "Apple M1", "mlx": "0.33.0"})[0].state == "foreign"
+    profiles.write(made(disturbances=["hot"]))
+    assert states(here)[0] == ProfileState("org/Model-4B", "disturbed", "hot")
+    (tmp_path / "profiles" / "zz.yaml").write_text("[")
+    assert states(here)[1].state == "unreadable" and states(here)[1].pair == "zz.yaml"
