@@ -77,6 +77,7 @@ def calibrate(
     with _progress(said) as report:
         measured = engine.calibrate(_questions(engine, scope), scope, report)
     path = profiles.write(measured)
+    measured = profiles.read(path)  # what later commands will go by
     for sentence in measured.measured.disturbances:
         print_lines(said, f"warning: {sentence}", style="yellow")
     return _present(measured, str(path), as_json)
