@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag
 
 from dspark.errors import BadRequest
 from dspark.server.dialects.wire import Wire, invalid, shape
-from dspark.server.order import EFFORTS, Effort, SamplingWishes, Thinking, Tool, ToolChoice
+from dspark.server.order import EFFORTS, SamplingWishes, Thinking, Tool, ToolChoice
 
 EffortField = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Mode = Literal["none", "auto", "required"]
@@ -50,6 +50,7 @@ class Asked(Wire):
     enable_thinking: bool | None = None
     thinking: ThinkingOrBool | None = None
     thinking_budget: int | None = Field(None, ge=0)
+    reasoning_effort: EffortField | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     def wishes(self, top_logprobs: int | None = None) -> SamplingWishes:
@@ -75,14 +76,14 @@ class Asked(Wire):
                 raise invalid([(("logit_bias", token), "Input should be a token id")])
         return {int(token): bias for token, bias in self.logit_bias.items()}
 
-    def thoughts(self, effort: EffortField | None) -> Thinking:
-        """The wishes about reasoning, the dialect's own field for `effort` given.
+    def thoughts(self, effort: EffortField | None = None) -> Thinking:
+        """The wishes about reasoning; `effort` is what a field of the dialect's own says.
 
         What is said in a field goes before the same in `chat_template_kwargs`; an effort of `none` turns reasoning off
         where nothing else turns it on.
         """
         said = self.chat_template_kwargs or {}
-        effort = effort or _effort(said)
+        effort = self.reasoning_effort or effort or _effort(said)
         enabled, budget = self.enable_thinking, self.thinking_budget
         if isinstance(self.thinking, ThinkingField):
             budget = self.thinking.budget_tokens if budget is None else budget
@@ -118,12 +119,6 @@ def _effort(said: Mapping[str, Any]) -> EffortField | None:
         return value
     names = ", ".join(f"'{name}'" for name in ("none", *EFFORTS))
     raise invalid([(("chat_template_kwargs", "reasoning_effort"), f"Input should be one of {names}")])
-
-
-def lenient_effort(value: object) -> Effort | None:
-    """The effort that an agent means; None where it is none that can be known."""
-    word = value.strip().lower() if isinstance(value, str) else None
-    return next((effort for effort in EFFORTS if effort == word), None)
 
 
 def smallest(*limits: int | None) -> int | None:

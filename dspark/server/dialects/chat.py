@@ -9,7 +9,6 @@ from dspark.server.dialects import openai
 from dspark.server.dialects.asked import (
     Asked,
     Count,
-    EffortField,
     Mode,
     arguments_text,
     choose,
@@ -152,7 +151,6 @@ class Body(Asked):
     tools: list[ToolField] | None = None
     tool_choice: ToolChoiceField | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: EffortField | None = None
     response_format: openai.FormatField | None = None
     stream_options: openai.StreamOptions | None = None
 
@@ -179,7 +177,7 @@ def parse(body: bytes) -> Order:
         stream=bool(asked.stream),
         include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
         n=asked.n or 1,
-        thinking=asked.thoughts(asked.reasoning_effort),
+        thinking=asked.thoughts(),
         template_kwargs=asked.template_kwargs(),
         response_format=asked.response_format.wanted() if asked.response_format else None,
     )

@@ -79,7 +79,7 @@ def parse(body: bytes) -> Order:
         include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
         n=asked.n or 1,
         echo=bool(asked.echo),
-        thinking=asked.thoughts(None),
+        thinking=asked.thoughts(),
     )
 
 

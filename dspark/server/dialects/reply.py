@@ -14,13 +14,14 @@ class Context:
     """What a reply must know besides its order.
 
     `id` is unique and has no prefix, `created` is in Unix seconds, `model` is the id of the model that answers, as
-    listed, `prompt_tokens` the length of the prompt (of all prompts together).
+    listed, `prompt_tokens` the length of the prompt, `request_id` what the response's `x-request-id` says.
     """
 
     id: str
     created: int
     model: str
     prompt_tokens: int = 0
+    request_id: str | None = None
 
 
 class Reply(Protocol):

@@ -20,14 +20,15 @@ class Wire(BaseModel):
 
     @classmethod
     def read(cls, body: bytes) -> Self:
-        """The fields of a JSON body.
+        """The fields of a JSON body; a field that is null is absent.
 
         Raises:
             BadRequest: it is no JSON object, or nested too deep.
             ValidationFailed: naming each field that is wrong, and why.
         """
         try:
-            return cls.model_validate(json_object(body))
+            given = {name: value for name, value in json_object(body).items() if value is not None}
+            return cls.model_validate(given)
         except ValidationError as error:
             found = [(_path(each["loc"]), each["msg"]) for each in error.errors(include_url=False, include_input=False)]
             raise invalid(found) from None
