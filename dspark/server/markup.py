@@ -44,6 +44,11 @@ class Markup:
         start = _STATES[tokenizer.response_initial_state or "normal"]
         return cls({name: tuple(each) for name, each in edges.items()}, tools, start)
 
+    @classmethod
+    def none(cls) -> Self:
+        """Nothing is structure: all text is content."""
+        return cls({"content": ()}, start="content")
+
 
 def first(text: str, edges: tuple[Edge, ...]) -> tuple[int, Edge] | None:
     """The first marker in `text` and where it stands; of several at one place the longest."""

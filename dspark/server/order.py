@@ -88,6 +88,9 @@ class Thinking:
         )
 
 
+NO_WISHES = Thinking()
+
+
 @dataclass(frozen=True)
 class SamplingWishes:
     """`dspark.decoding.request.Sampling` as far as the client, a flag or a model's own defaults say."""
