@@ -1,7 +1,7 @@
 """From an order to the tokens of its prompt, through the chat template of the model that answers."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -131,8 +131,11 @@ class Conversation:
         said = {**order.template_kwargs, **self._thinking(thinking)}
         native = [tool.as_function() for tool in tools] if self.tools_native else []
         described: tuple[Tool, ...] = () if self.tools_native else tools
+        traits = self._template.traits
+        if not self.tools_native:
+            traits = replace(traits, calls=None)  # one way to write calls, and not the template's
         try:
-            return self._template.render(fold(order.messages, self._template.traits, described), native, **said)
+            return self._template.render(fold(order.messages, traits, described), native, **said)
         except Exception as error:  # templates are programs, and refuse in many ways
             _log.info("the chat template refuses the conversation as it is, and gets it folded: %s", error)
         try:
