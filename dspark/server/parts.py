@@ -32,10 +32,10 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class TokenScore:
-    """The log-probability of an emitted token (`text`, `data` its bytes) and of the best tokens in its place."""
+    """The log-probability of an emitted token and of the best in its place; `data` are its bytes, where known."""
 
     text: str
-    data: bytes
+    data: bytes | None
     logprob: float
     top: tuple["TokenScore", ...] = ()
 

@@ -155,18 +155,19 @@ class Splitter:
         tools = self._format
         text = "".join(self._call)
         begun = text + self._buffer
-        if tools.at_rest(text) if reason == "stop" else tools.whole(text):
-            self._buffer = ""
-            self._settle(text, begun[len(text) :])
+        complete = tools.at_rest(text) if reason == "stop" else tools.whole(text)
+        calls = self._read(text) if complete else None
+        self._buffer = ""
+        if calls is not None:
+            self._accept(calls, tools.start + begun)
         elif tools.end and (at := begun.find(tools.end)) >= 0:
             # What looked like a value of it was a malformed call, and text.
             self._buffer = begun[at + len(tools.end) :]
             self._refuse(tools.start + begun[:at] + tools.end)
         elif reason == "stop":
-            self._buffer = ""
             self._refuse(tools.start + begun)
         else:
-            self._buffer, self._state, self._cut = "", self._origin, True
+            self._state, self._cut = self._origin, True
 
     def _pass(self, marker: str, target: State) -> None:
         """Go past a marker, into the state behind it."""
@@ -187,11 +188,20 @@ class Splitter:
     def _settle(self, text: str, end: str) -> None:
         """Take the text of the open call for a call, or else for text."""
         raw = self._format.start + text + end
-        try:
-            calls = self._format.calls(text, self._tools)
-        except MalformedCall:
+        calls = self._read(text)
+        if calls is None:
             self._refuse(raw)
-            return
+        else:
+            self._accept(calls, raw)
+
+    def _read(self, text: str) -> list[tuple[str, str]] | None:
+        try:
+            return self._format.calls(text, self._tools)
+        except MalformedCall:
+            return None
+
+    def _accept(self, calls: list[tuple[str, str]], raw: str) -> None:
+        """The open call is one, or several."""
         if self._thinking:
             self._drafts.append((self._held + raw, calls))
             self._state = "drafted"

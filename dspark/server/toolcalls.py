@@ -46,14 +46,19 @@ _FAMILIES = {
         typed=False,
     ),
     "minimax_m2": _Family(
-        "tags", r"<parameter name=[^>]+>", "</parameter>", r"<parameter name=|</invoke>", r"</invoke>\s*\Z", typed=False
+        "tags",
+        r"<parameter name=[^>]+>",
+        "</parameter>",
+        r"<parameter name=|</invoke>\s*(?:<invoke\b|\Z)",
+        r"</invoke>\s*\Z",
+        typed=False,
     ),
     "minicpm5": _Family("tags", r"<param\s+name\s*=[^>]*>", "</param>", r"<param\s|\Z", None, typed=False),
     "muse_spark": _Family(
         "tags",
         r"<atem:parameter\b[^>]*>",
         "</atem:parameter>",
-        r"<atem:parameter\b|</atem:invoke>",
+        r"<atem:parameter\b|</atem:invoke>\s*(?:<atem:invoke\b|\Z)",
         r"</atem:invoke>\s*\Z",
         typed=False,
     ),
@@ -65,7 +70,7 @@ _FAMILIES = {
         "tags",
         r"<\|open\|>argument(?:(?!<\|sep\|>).)*<\|sep\|>",
         "<|close|>argument<|sep|>",
-        r"<\|open\|>argument|<\|close\|>call<\|sep\|>",
+        r"<\|open\|>argument|<\|close\|>call<\|sep\|>\s*(?:<\|open\|>call|\Z)",
         r"<\|close\|>call<\|sep\|>\s*\Z",
     ),
     "gemma4": _Family("pairs", closes='<|"|>'),
@@ -129,7 +134,7 @@ class ToolFormat:
             if not self._family.typed:
                 arguments = _typed_object(arguments, declared[name].parameters)
             try:
-                calls.append((name, json.dumps(arguments, ensure_ascii=False, allow_nan=False)))
+                calls.append((name, _paired(json.dumps(arguments, ensure_ascii=False, allow_nan=False))))
             except (TypeError, ValueError, RecursionError) as error:
                 raise MalformedCall(f"arguments that JSON cannot hold: {error}") from error
         if not calls:
@@ -185,6 +190,11 @@ def _unshielded(value: Any) -> Any:
     if isinstance(value, dict):
         return {_unshielded(key): _unshielded(item) for key, item in value.items()}
     return value
+
+
+def _paired(text: str) -> str:
+    """Halves of characters joined; what is left of them replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _in_quotes(text: str) -> bool:

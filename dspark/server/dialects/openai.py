@@ -119,7 +119,11 @@ def token_logprob(score: TokenScore) -> dict[str, Any]:
 
 
 def _scored(score: TokenScore) -> dict[str, Any]:
-    return {"token": score.text, "logprob": score.logprob, "bytes": list(score.data)}
+    return {
+        "token": score.text,
+        "logprob": score.logprob,
+        "bytes": list(score.data) if score.data is not None else None,
+    }
 
 
 def finish_reason(ending: Ending) -> str:
