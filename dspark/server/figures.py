@@ -88,10 +88,9 @@ def decay_ratio(rounds: Sequence[RoundCommitted]) -> float | None:
 
 def reasoning_tokens(tokenizer: "TokenizerWrapper", tokens: Sequence[int], characters: int) -> int:
     """How many of an answer's `tokens` it takes to write its first `characters`, its thoughts."""
-    if characters <= 0:
-        return 0
-    counts = range(len(tokens) + 1)
-    return bisect_left(counts, characters, key=lambda count: len(str(tokenizer.decode(list(tokens[:count])))))
+    return bisect_left(
+        range(len(tokens)), characters, key=lambda count: len(str(tokenizer.decode(list(tokens[:count]))))
+    )
 
 
 def scores(tokenizer: "TokenizerWrapper", logprobs: Iterable[TokenLogprob]) -> Scores:

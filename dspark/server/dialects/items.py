@@ -62,6 +62,14 @@ def flat_name(namespace: str | None, name: str) -> str:
     return f"{namespace.rstrip('_')}__{name}" if namespace else name
 
 
+def known_name(name: str, namespace: str | None, tools: Sequence[Tool]) -> str:
+    """The name that the model knows a tool by, which a client may name with its namespace or without."""
+    flat = flat_name(namespace, name)
+    if any(tool.name == flat for tool in tools):
+        return flat
+    return next((tool.name for tool in tools if tool.wire_name == name and namespace is None), flat)
+
+
 def tools_of(declared: Sequence[ToolField], items: Sequence[ItemField]) -> tuple[Tool, ...]:
     """All tools of a request, those of `additional_tools` items among them; what cannot be called here is left out."""
     added = [tool for item in items if item.type == "additional_tools" for tool in item.tools or ()]
@@ -96,7 +104,7 @@ def _described(declared: ToolField) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def messages_of(items: Sequence[ItemField]) -> tuple[Message, ...]:
+def messages_of(items: Sequence[ItemField], tools: Sequence[Tool]) -> tuple[Message, ...]:
     """The turns that the items tell. What the assistant said, thought and called in a row is one turn.
 
     Raises:
@@ -112,7 +120,7 @@ def messages_of(items: Sequence[ItemField]) -> tuple[Message, ...]:
                 parts = item.content if isinstance(item.content, list) and item.content else item.summary or ()
                 said.reasoning += [part.text for part in parts if part.text]
             case "function_call" | "custom_tool_call" if item.name:
-                call = _call(item, at)
+                call = _call(item, at, tools)
                 names[call.id] = call.name
                 said.calls.append(call)
             case "message" if _role(item.role, where) == "assistant":
@@ -150,8 +158,8 @@ def _role(role: str | None, where: str) -> Role:
     return _ROLES[role]
 
 
-def _call(item: ItemField, at: int) -> Call:
-    name = flat_name(item.namespace, item.name or "")
+def _call(item: ItemField, at: int, tools: Sequence[Tool]) -> Call:
+    name = known_name(item.name or "", item.namespace, tools)
     if item.type == "custom_tool_call":
         arguments = json.dumps({"input": item.input or ""}, ensure_ascii=False)
     else:

@@ -24,6 +24,7 @@ class ModelCard:
             "type": "model",
             "created": self.created,
             "created_at": datetime.fromtimestamp(self.created, UTC).isoformat().replace("+00:00", "Z"),
+            "lifecycle": "active",
             "owned_by": "mlx-dspark",
             "display_name": self.id.rstrip("/").rsplit("/", 1)[-1],
             "context_window": self.context_window,

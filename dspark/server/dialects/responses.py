@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag
 from dspark.errors import BadRequest
 from dspark.server.dialects import openai
 from dspark.server.dialects.asked import Asked, Count, EffortField, Mode, choose, smallest
-from dspark.server.dialects.items import ItemField, ToolField, messages_of, tools_of
+from dspark.server.dialects.items import ItemField, ToolField, known_name, messages_of, tools_of
 from dspark.server.dialects.reply import Context, Frame
 from dspark.server.dialects.wire import Schema, StrOrList, Wire, invalid, shape
 from dspark.server.envelope import error_object
@@ -103,13 +103,14 @@ def parse(body: bytes) -> Order:
         if getattr(asked, name) is not None:
             raise BadRequest(f"{name} is not supported: nothing is stored here; send the whole conversation", name)
     items = [ItemField(role="user", content=asked.input)] if isinstance(asked.input, str) else asked.input
-    tools, choice = _chosen(asked.tool_choice, tools_of(asked.tools or (), items))
+    declared = tools_of(asked.tools or (), items)
+    tools, choice = _chosen(asked.tool_choice, declared)
     system = (Message("system", asked.instructions),) if asked.instructions else ()
     scored = LOGPROBS in (asked.include or ())
     formats = (asked.text and asked.text.wanted(), asked.response_format and asked.response_format.wanted())
     return Order(
         model=asked.model,
-        messages=(*system, *messages_of(items)),
+        messages=(*system, *messages_of(items, declared)),
         tools=tools,
         tool_choice=choice,
         parallel_tool_calls=asked.parallel_tool_calls is not False,
@@ -136,10 +137,7 @@ def _chosen(choice: Mode | ChoiceField | None, tools: tuple[Tool, ...]) -> tuple
 
 
 def _find(named: NamedTool, tools: tuple[Tool, ...]) -> str:
-    """The name that the model knows a tool by; the client's own name where there is no such tool."""
-    wanted = (named.name, named.namespace)
-    found = (tool.name for tool in tools if (tool.wire_name, tool.namespace) == wanted or tool.name == named.name)
-    return next(found, named.name or "")
+    return known_name(named.name or "", named.namespace, tools)
 
 
 class Reply:
@@ -353,7 +351,7 @@ def _usage(ending: Ending) -> dict[str, Any]:
     used = ending.usage
     return {
         "input_tokens": used.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": used.cached_tokens},
+        "input_tokens_details": {"cached_tokens": used.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": used.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": used.reasoning_tokens},
         "total_tokens": used.prompt_tokens + used.completion_tokens,

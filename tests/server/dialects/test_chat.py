@@ -275,7 +275,7 @@ def test_the_stream_says_what_the_whole_says(name):
 
 
 def test_h9_two_calls():
-    frames, whole = render(chat, ANSWERS["two calls"])
+    _, whole = render(chat, ANSWERS["two calls"])
     assert whole["choices"][0]["finish_reason"] == "tool_calls"
     [first, second] = whole["choices"][0]["message"]["tool_calls"]
     assert first == {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}
