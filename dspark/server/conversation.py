@@ -52,6 +52,12 @@ class Conversation:
         """The chat template, and what it can render."""
         return self._template
 
+    def probe(self) -> None:
+        """Find out now what the template can render, and not with the first request."""
+        if self._has_template:
+            _ = (self._template.traits, self._template.switch, self._template.effort, self._template.budget)
+        _ = (self._calling, self._plain, self.notes)
+
     @cached_property
     def tools_native(self) -> bool:
         """Whether tools go through the template; otherwise the model is told of them in words."""

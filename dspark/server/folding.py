@@ -28,7 +28,7 @@ def fold(messages: Sequence[Message], traits: Traits, described: Sequence[Tool] 
         rest = [_in_words(message) for message in rest]
     elif not traits.user_after_tool:
         rest = _results_with_text(rest)
-    if lead and not traits.system:
+    if lead and (not traits.system or not rest):  # many templates show a system turn with the user's only
         rest = _before(Message("user", lead), rest)
         lead = ""
     if not traits.any_order:
