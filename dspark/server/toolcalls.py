@@ -24,11 +24,11 @@ class _Family:
     """Where free text stands in a family's calls.
 
     `tags`: between an `opens` tag and the `closes` that one of `follows` comes after. `pairs`: between two `closes`.
-    `quotes`: in quoted strings. `closed` tells a call that is whole from one that was cut off; None where nothing
-    does. `typed` says that the format itself tells a number from a text.
+    `quotes`: in quoted strings. `unknown`: nobody knows. `closed` tells a call that is whole from one that was cut
+    off; None where nothing does. `typed` says that the format itself tells a number from a text.
     """
 
-    style: Literal["tags", "pairs", "quotes"] = "quotes"
+    style: Literal["tags", "pairs", "quotes", "unknown"] = "quotes"
     opens: str = ""
     closes: str = ""
     follows: str = ""
@@ -37,6 +37,9 @@ class _Family:
 
 
 _FAMILIES = {
+    "json_tools": _Family(),
+    "mistral": _Family(),
+    "pythonic": _Family(),
     "qwen3_coder": _Family(
         "tags",
         r"<parameter=[^<>\s]+>",
@@ -106,11 +109,13 @@ class ToolFormat:
     def at_rest(self, text: str) -> bool:
         """Whether `text`, the beginning of a call, stands outside of any value: an end marker here is one."""
         family = self._family
+        if family.style == "unknown":
+            return True
         if family.style == "pairs":
             return text.count(family.closes) % 2 == 0
         if family.style == "quotes":
-            return not _in_quotes(text)
-        return re.search(family.opens, self._values.sub("", text)) is None
+            return not re.search("[\"']", _QUOTED.sub("", text))
+        return not self._values(text)[1]
 
     def whole(self, text: str) -> bool:
         """Whether a call that has no end marker is complete all the same, and was not cut off."""
@@ -143,13 +148,23 @@ class ToolFormat:
 
     @property
     def _family(self) -> _Family:
-        return _FAMILIES.get(self.family, _Family())
+        return _FAMILIES.get(self.family, _Family("unknown", closed=None))
 
-    @property
-    def _values(self) -> re.Pattern[str]:
-        """One value with its tags; its text is group 2."""
+    def _values(self, text: str) -> tuple[list[tuple[int, int]], bool]:
+        """Where the values between tags begin and end, and whether one more is open at the end of `text`."""
         family = self._family
-        return re.compile(rf"({family.opens})(.*?)({re.escape(family.closes)})(?=\s*(?:{family.follows}))", re.DOTALL)
+        follows = re.compile(rf"\s*(?:{family.follows})")
+        spans: list[tuple[int, int]] = []
+        at = 0
+        while opened := re.compile(family.opens).search(text, at):
+            end = text.find(family.closes, opened.end())
+            while end >= 0 and not follows.match(text, end + len(family.closes)):
+                end = text.find(family.closes, end + 1)
+            if end < 0:
+                return spans, True
+            spans.append((opened.end(), end))
+            at = end + len(family.closes)
+        return spans, False
 
     def _parsed(self, text: str, functions: list[dict[str, Any]]) -> Any:
         shielded = self._shielded(text)
@@ -164,14 +179,18 @@ class ToolFormat:
         """Hide from the parser what looks like structure within a value."""
         family = self._family
         if family.style == "tags":
-            return self._values.sub(lambda m: m[1] + re.sub(r"<(?=/?[\w|])", _SHIELD, m[2]) + m[3], text)
+            pieces, at = [], 0
+            for start, end in self._values(text)[0]:
+                pieces += [text[at:start], re.sub(r"<(?=/?[\w|])", _SHIELD, text[start:end])]
+                at = end
+            return "".join([*pieces, text[at:]])
         if family.style == "pairs":
-            pieces = text.split(family.closes)
-            hidden = [re.sub("[{}]", _braced, piece) if at % 2 else piece for at, piece in enumerate(pieces)]
-            return family.closes.join(hidden)
+            texts = enumerate(text.split(family.closes))
+            return family.closes.join(re.sub("[{}]", _braced, piece) if at % 2 else piece for at, piece in texts)
         return text
 
 
+_QUOTED = re.compile(r""" "(?:\\.|[^"\\])*" | '(?:\\.|[^'\\])*' """, re.DOTALL | re.VERBOSE)
 # Characters that no text may hold.
 _SHIELD = "\ufdd0"
 _BRACES = {"{": "\ufdd1", "}": "\ufdd2"}
@@ -195,21 +214,6 @@ def _unshielded(value: Any) -> Any:
 def _paired(text: str) -> str:
     """Halves of characters joined; what is left of them replaced."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _in_quotes(text: str) -> bool:
-    """Whether `text` ends inside a quoted string."""
-    quote, escaped = "", False
-    for character in text:
-        if escaped:
-            escaped = False
-        elif quote and character == "\\":
-            escaped = True
-        elif quote:
-            quote = "" if character == quote else quote
-        elif character in "\"'":
-            quote = character
-    return bool(quote)
 
 
 def _object(arguments: Any) -> dict[str, Any]:

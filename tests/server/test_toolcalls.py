@@ -222,3 +222,19 @@ def test_a_schema_that_is_none_breaks_nothing():
     assert found.calls("<function=write>\n<parameter=text>\n5\n</parameter>\n</function>", [odd]) == [
         ("write", '{"text": "5"}')
     ]
+
+
+@pytest.mark.parametrize(
+    ("family", "unit"), [("json_tools", '"</tool_call>'), ("qwen3_coder", "<parameter=a></tool_call>")]
+)
+def test_o7_a_model_that_goes_round_in_circles_takes_no_time(family, unit):
+    """Ten thousand times: quadratic work would take minutes, and the test's own time limit would end it."""
+    content, calls, _ = split("<tool_call>" + unit * 10_000, family, "length", pieces=len(unit))
+    assert calls == [] and content.startswith("<tool_call>")
+
+
+def test_a_family_that_is_not_known_here_ends_at_its_first_marker():
+    found = ToolFormat("novel", "<c>", "</c>", lambda text, tools: {"name": "write", "arguments": {"text": text}})
+    splitter = Splitter(Markup.of(chat_tokenizer(), found), TOOLS)
+    [call, after] = splitter.feed("<c>it's</c> done")
+    assert (json.loads(call.arguments), after) == ({"text": "it's"}, Content(" done"))

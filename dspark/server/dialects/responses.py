@@ -79,6 +79,7 @@ class Body(Asked):
     input: StrOrList[ItemField]
     instructions: str | None = None
     max_output_tokens: Count | None = None
+    stop: openai.StopField | None = None
     tools: list[ToolField] | None = None
     tool_choice: ToolChoiceField | None = None
     parallel_tool_calls: bool | None = None
@@ -116,6 +117,7 @@ def parse(body: bytes) -> Order:
         parallel_tool_calls=asked.parallel_tool_calls is not False,
         sampling=asked.wishes((asked.top_logprobs or 0) if scored else None),
         max_tokens=smallest(asked.max_tokens, asked.max_output_tokens),
+        stop=openai.stop_strings(asked.stop),
         stream=bool(asked.stream),
         thinking=asked.thoughts(asked.reasoning.effort if asked.reasoning else None),
         template_kwargs=asked.template_kwargs(),

@@ -161,6 +161,7 @@ def test_roles_and_pictures():
 def test_limits_efforts_and_formats():
     assert parse(max_output_tokens=5).max_tokens == 5
     assert parse(max_output_tokens=5, max_tokens=3).max_tokens == 3
+    assert parse(stop=["", "END"]).stop == ("END",)
     assert refused(max_output_tokens=0)[:2] == (422, "max_output_tokens")
     assert refused(reasoning={"effort": "banana"})[:2] == (422, "reasoning")
     assert refused(input=5)[:2] == (422, "input")

@@ -18,7 +18,8 @@ TALK = Conversation(chat_tokenizer(HERMES, tokens=THINK, family="json_tools"))
 CHAT = Order(messages=(Message("user", "hi"),), tools=(READ,))
 RAW = Order(prompts=("hi",))
 CALL = '<tool_call>{"name": "read", "arguments": {"path": "žluť"}}</tool_call>'
-PIECES = ["<think>\n", "plan", "\n</think>\n\n", "Hello, ", "světe 🐎", " ", "\n", CALL, "`", "<tool_call>", "</tool_call>", "<"]
+WORDS = ["Hello, ", "světe 🐎", "plan", " ", "\n", "`", "<"]
+PIECES = [*WORDS, "<think>\n", "\n</think>\n\n", CALL, "<tool_call>", "</tool_call>"]
 
 
 def answer(dialect, order, pieces, reason):
@@ -63,7 +64,9 @@ def of_messages(frames, whole):
         if name == "content_block_start":
             blocks.append("")
         elif name == "content_block_delta":
-            blocks[-1] += data["delta"].get("text", data["delta"].get("thinking", data["delta"].get("partial_json", "")))
+            blocks[-1] += next(
+                (data["delta"][key] for key in ("text", "thinking", "partial_json") if key in data["delta"]), ""
+            )
     told = [
         json.dumps(block["input"], ensure_ascii=False) if block["type"] == "tool_use" else block[block["type"]]
         for block in whole["content"]
@@ -93,7 +96,9 @@ DIALECTS = {
 @pytest.mark.parametrize("name", DIALECTS)
 @settings(max_examples=80, deadline=None)
 @given(
-    text=st.lists(st.sampled_from(PIECES), max_size=7).map("".join), reason=st.sampled_from(["stop", "length"]), data=st.data()
+    text=st.lists(st.sampled_from(PIECES), max_size=7).map("".join),
+    reason=st.sampled_from(["stop", "length"]),
+    data=st.data(),
 )
 def test_the_joined_stream_is_the_whole_answer(name, text, reason, data):
     dialect, order, read = DIALECTS[name]
