@@ -90,8 +90,9 @@ class Asked(Wire):
         if enabled is None:
             enabled = _switch(self.thinking)
         for name in ("enable_thinking", "thinking"):
-            if enabled is None and isinstance(said.get(name), bool):
-                enabled = said[name]
+            if not isinstance(said.get(name), bool | None):
+                raise invalid([(("chat_template_kwargs", name), "Input should be a valid boolean")])
+            enabled = said.get(name) if enabled is None else enabled
         if effort == "none":
             return Thinking(False if enabled is None else enabled, None, budget)
         return Thinking(enabled, effort, budget)

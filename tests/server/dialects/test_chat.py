@@ -168,6 +168,7 @@ def test_e9_efforts():
     assert parse(reasoning_effort="high", chat_template_kwargs={"reasoning_effort": "low"}).thinking.effort == "high"
     assert refused(reasoning_effort="banana")[:2] == (422, "reasoning_effort")
     assert refused(chat_template_kwargs={"reasoning_effort": "banana"})[:2] == (422, "chat_template_kwargs")
+    assert refused(chat_template_kwargs={"enable_thinking": "yes"})[:2] == (422, "chat_template_kwargs")
 
 
 @pytest.mark.parametrize(
