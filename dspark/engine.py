@@ -6,6 +6,7 @@ All calls must come from one thread, the one that touches MLX.
 from collections.abc import Callable, Iterator, Sequence
 
 import mlx.core as mx
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dspark.arrays import floats, integers
 from dspark.calibration import Point, Question, Scope, Stage, calibrated, recheck
@@ -39,6 +40,15 @@ class Engine:
     def loaded(self) -> Loaded | None:
         """What is loaded, or None."""
         return self._pair.loaded if self._pair else None
+
+    @property
+    def tokenizer(self) -> TokenizerWrapper:
+        """The loaded model's tokenizer, with its chat template and what mlx-lm knows of its markup.
+
+        Raises:
+            NotLoaded: nothing is loaded.
+        """
+        return self._require().target.tokenizer
 
     def load(self, options: LoadOptions, entering: Callable[[Phase], None] = unheard) -> Loaded:
         """Load a pair in place of the one before; `entering` hears of each phase as it begins.

@@ -149,7 +149,10 @@ def test_unloading_frees_and_forgets(folders):
     engine = Engine()
     with pytest.raises(NotLoaded):
         engine.resolve(SpeculationOptions())
+    with pytest.raises(NotLoaded):
+        _ = engine.tokenizer
     engine.load(LoadOptions(model=folders[0], drafter=folders[1]))
+    assert engine.tokenizer.eos_token_ids == {2}
     assert engine.unload() > 0
     assert engine.loaded is None
     with pytest.raises(NotLoaded):
