@@ -15,7 +15,8 @@ from dspark.settings import Settings
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dspark.calibration import Question, Scope, Stage
+    from dspark.calibrating.agenda import Stage
+    from dspark.calibrating.scope import Question, Scope
     from dspark.engine import Engine
     from dspark.tuning.profile import Derived, Profile
 
@@ -28,7 +29,10 @@ def calibrate(
     ] = False,
     depths: Annotated[
         str | None,
-        Option(metavar="LIST", help="Depths of context to measure at, such as 1k,4k,16k. Default: 1k,4k."),
+        Option(
+            metavar="LIST",
+            help="Depths of context, such as 1k,4k,16k. Default: two that can be read in seconds.",
+        ),
     ] = None,
     show: Annotated[bool, Option("--show", help="Show the profile in force, and measure nothing.")] = False,
     check: Annotated[
@@ -75,7 +79,7 @@ def calibrate(
         print_lines(said, f"calibrated already, on {profile.measured.date}: shown as it is (--force measures again)")
         return _present(profile, loaded.profile, as_json)
     with _progress(said) as report:
-        measured = engine.calibrate(_questions(engine, scope), scope, report)
+        measured = engine.calibrate(_questions(engine), scope, report)
     path = profiles.write(measured)
     measured = profiles.read(path)  # what later commands will go by
     for sentence in measured.measured.disturbances:
@@ -84,7 +88,7 @@ def calibrate(
 
 
 def _scope(quick: bool, depths: str | None) -> Scope:
-    from dspark.calibration import Scope
+    from dspark.calibrating.scope import Scope
 
     if quick:
         return Scope.brief()
@@ -100,24 +104,16 @@ def _tokens(word: str) -> int:
     return int(number) * unit
 
 
-def _questions(engine: Engine, scope: Scope) -> list[Question]:
-    from collections import Counter
-
-    from dspark.calibration import Question
+def _questions(engine: Engine) -> list[Question]:
+    from dspark.calibrating.scope import Question
     from dspark.racing.prompts import builtin
 
-    seen: Counter[str] = Counter()
-    found = []
-    for prompt in builtin():
-        seen[prompt.klass] += 1
-        if seen[prompt.klass] <= scope.answers_per_class:
-            found.append(Question(prompt.klass, engine.encode_chat(prompt.text)))
-    return found
+    return [Question(prompt.klass, engine.encode_chat(prompt.text)) for prompt in builtin()]
 
 
 def _check(engine: Engine, *, as_json: bool) -> int:
     """Compare a few points, the plain step first: what it has changed by, everything probably has."""
-    from dspark.calibration import MOST_OFF
+    from dspark.calibrating.calibration import MOST_OFF
     from dspark.commands.rendering import print_json, print_lines, stdout_console
 
     points = engine.recheck()

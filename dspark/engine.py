@@ -9,7 +9,9 @@ import mlx.core as mx
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dspark.arrays import floats, integers
-from dspark.calibration import Point, Question, Scope, Stage, calibrated, recheck
+from dspark.calibrating.agenda import Stage
+from dspark.calibrating.calibration import Point, calibrated, recheck
+from dspark.calibrating.scope import Question, Scope
 from dspark.decoding.events import Event
 from dspark.decoding.loop import PREFILL_CHUNK_TOKENS, Decoding
 from dspark.decoding.request import Request, Sampling, Speculation, SpeculationOptions

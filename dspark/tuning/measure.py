@@ -61,12 +61,15 @@ class Bench:
     def level(self, widths: Iterable[int], caps: Iterable[int], tick: Callable[[], None] = lambda: None) -> Level:
         """Forwards and drafts at this depth."""
         verify = self._stopwatch.table({width: self._verifying(width) for width in widths}, tick)
-        draft = {}
-        if self._drafter is not None:
-            assert self._context is not None
-            draft = self._stopwatch.table({cap: self._drafting(self._drafter, cap) for cap in caps}, tick)
-            self._context.truncate(self.depth)
-        return Level(self.depth, verify, draft)
+        return Level(self.depth, verify, self.drafts(caps, tick))
+
+    def drafts(self, caps: Iterable[int], tick: Callable[[], None] = lambda: None) -> dict[int, Timing]:
+        """Drafts at this depth, by cap; none without a drafter."""
+        if self._drafter is None or self._context is None:
+            return {}
+        draft = self._stopwatch.table({cap: self._drafting(self._drafter, cap) for cap in caps}, tick)
+        self._context.truncate(self.depth)
+        return draft
 
     def ahead(self, tick: Callable[[], None] = lambda: None) -> Timing | None:
         """One plain step that is fed ahead of its reading; None for caches that could not take it back."""

@@ -10,7 +10,7 @@ _OUTLIER = 3.5
 _MAD_TO_SIGMA = 1.4826
 # Warm-up ends when a pass over all actions takes at most this much less than the one before.
 _STABLE = 0.03
-_WARM_PASSES = 6
+_WARM_PASSES = 3
 # A point is measured again, a few times at most, when its observations scatter this much or so many are outliers.
 _BAD_SPREAD = 0.10
 _BAD_REJECTED = 0.25

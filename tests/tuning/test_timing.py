@@ -63,7 +63,7 @@ def test_warming_goes_on_until_it_no_longer_helps():
     clock = Clock()
 
     def cold():
-        yield from (50.0, 30.0, 20.0, 15.0)
+        yield from (50.0, 30.0)
         yield from steady(10.0)
 
     assert Stopwatch(1.0, clock).table({1: clock.action(cold())})[1].ms == pytest.approx(10.0)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
+from dspark.calibrating.agenda import Agenda, Stage
+from dspark.calibrating.scope import Chosen, Question, Scope
 from dspark.decoding.lookup import LookupIndex
 from dspark.drafters.along import Tried, drafts_along, greedy_answers
 from dspark.drafters.drafter import Drafter
@@ -18,66 +20,28 @@ from dspark.machine import Conditions, Watch, stamp
 from dspark.pair import Pair, drafter_again
 from dspark.targets.target import Target
 from dspark.tuning.acceptance import Prior, prior_of
-from dspark.tuning.costs import interpolate
 from dspark.tuning.curves import Curves, Level, Prefill
 from dspark.tuning.decision import Decision, Evidence, decide
-from dspark.tuning.measure import SHALLOW_TOKENS, Bench, measure_prefill
+from dspark.tuning.measure import Bench, measure_prefill
 from dspark.tuning.profile import Measured, Profile, acceptance, curve_table, derived, profile_key
-from dspark.tuning.timing import Stopwatch
+from dspark.tuning.timing import Stopwatch, Timing
 from dspark.tuning.traces import Place, Trace
 
-DEEP_WIDTHS = (1, 2, 4, 8)
-QUICK_WIDTHS = (1, 2, 3, 4, 6, 8)
-WIDE = (16, 32)
+DEEP_WIDTHS = (1, 3, 8)
 # Another precision of the drafter must win by this to be worth another load.
 _BETTER = 1.02
 # And it can only win where its drafts take clearly less time.
 _CHEAPER = 0.9
 # A first point that has become this much slower by the end tells of heat, or of another program.
 MOST_DRIFT = 0.07
+# Where a row of a block costs this share of a plain step, still wider forwards cannot pay.
+_DEAR_ROW = 0.5
+QUICK_WIDTHS = (1, 2, 3, 4, 6, 8)
+WIDE = (16, 32)
+LOOK_TOKENS = 32
 MEASURED = "measured by calibrate"
 # A point that has moved by more than this says that a profile no longer holds.
 MOST_OFF = 0.15
-
-
-@dataclass(frozen=True)
-class Scope:
-    """How much to measure.
-
-    A table of timings takes about `table_s` and at least `repeats` observations of each; each chunk size of a prompt
-    takes `prefill_s`. `answer_tokens` are recorded of each of `answers_per_class` prompts of a class. `quick` leaves
-    out the widest forwards, the chunk sizes and the other precision of the drafter.
-    """
-
-    depths: tuple[int, ...] = (1024, 4096)
-    table_s: float = 1.6
-    repeats: int = 5
-    prefill_s: float = 0.8
-    answers_per_class: int = 2
-    answer_tokens: int = 48
-    quick: bool = False
-
-    @classmethod
-    def brief(cls) -> "Scope":
-        """About a third of the time: no depths, one short answer a class."""
-        return cls(depths=(), table_s=0.5, repeats=3, answers_per_class=1, answer_tokens=32, quick=True)
-
-
-@dataclass(frozen=True)
-class Question:
-    """A prompt as token ids, and its class."""
-
-    klass: str
-    tokens: Sequence[int]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Where a calibration is: `share` of the time it will take is over, `left_s` remain by what was measured so far."""
-
-    name: str
-    share: float
-    left_s: float
 
 
 @dataclass(frozen=True)
@@ -102,43 +66,6 @@ class Calibration:
                 "or busy; let it rest and calibrate again"
             )
         return tuple(found)
-
-
-class Agenda:
-    """Keeps the time of a calibration: what is planned, what is under way, what is left."""
-
-    def __init__(self, report: Callable[[Stage], None], planned: dict[str, float]) -> None:
-        self._report = report
-        self._planned = planned
-        self._done_s = 0.0
-        self._name = ""
-        self._started = time.perf_counter()
-
-    def plan(self, name: str, seconds: float) -> None:
-        """Put a better figure in place of an estimate."""
-        self._planned[name] = seconds
-
-    def begin(self, name: str) -> None:
-        """Go on to the next stage."""
-        self.close()
-        self._name, self._started = name, time.perf_counter()
-        self.tick()
-
-    def close(self) -> None:
-        """The stage under way is over."""
-        if self._name:
-            self._done_s += time.perf_counter() - self._started
-            del self._planned[self._name]
-            self._name = ""
-
-    def tick(self) -> None:
-        """Report."""
-        spent = time.perf_counter() - self._started
-        left = max(self._planned[self._name] - spent, 0.0) + sum(
-            seconds for name, seconds in self._planned.items() if name != self._name
-        )
-        done = self._done_s + spent
-        self._report(Stage(self._name, done / max(done + left, 1e-9), left))
 
 
 def calibrated(
@@ -226,26 +153,28 @@ def calibrate(
         DecodingError: as decoding would.
     """
     started = time.perf_counter()
-    agenda = Agenda(report, _estimates(subject, scope, len(questions)))
+    agenda = Agenda(report, scope.estimates())
     with Watch() as watch:
         agenda.begin("costs of a round")
         stopwatch = Stopwatch(scope.table_s, least=scope.repeats)
         bench = Bench(subject.target, subject.drafter, stopwatch)
         first = bench.plain()
-        levels = [bench.level(_widths(subject.drafter, scope), _caps(subject.drafter), agenda.tick)]
+        levels = [_shallow(subject, bench, scope, agenda)]
         ahead = bench.ahead(agenda.tick)
-        _refine(agenda, scope, levels[0], len(questions))
         agenda.begin("prefill")
         prefill = list(_prefill(subject.target, scope, stopwatch, agenda))
         rate = max(found.tokens_per_s for found in prefill)
         bytes_per_token = None
-        if depths := _possible(scope.depths, subject.target):
-            agenda.plan("depth", depths[-1] / rate * 1.3 + 3 * scope.table_s * len(depths))
-            agenda.begin("depth")
-            found, bytes_per_token = _deepen(subject, bench, depths, _chunk(prefill), scope, agenda)
+        depths = scope.depths_at(rate, subject.target.context_window)
+        chosen, answers_s = scope.choose(questions, rate, levels[0])
+        agenda.plan("depth", depths[-1] / rate * 1.2 + 2.0 * scope.table_s * len(depths) if depths else 0.0)
+        agenda.plan("answers", answers_s)
+        agenda.begin("depth")
+        if depths:
+            found, bytes_per_token = _deepen(subject, bench, depths, _chunk(prefill), agenda)
             levels += found
         agenda.begin("answers")
-        traces, others = _record(subject, questions, scope, agenda)
+        traces, others = _record(subject, chosen, scope, agenda)
         drift = _repeat(subject, stopwatch) / first.ms - 1.0
     curves = Curves(tuple(levels), ahead, tuple(prefill), _lookup_ms(questions), bytes_per_token, drift)
     agenda.begin("derivation")
@@ -255,7 +184,7 @@ def calibrate(
     if subject.other is not None and others is not None:
         # Depths are left out: this only asks which precision wins.
         draft, other_traces = others
-        cheaper = replace(curves, levels=(replace(levels[0], draft=draft.draft),))
+        cheaper = replace(curves, levels=(replace(levels[0], draft=draft),))
         rival = decide(_evidence(subject.drafter, cheaper, other_traces, subject.lookup), (), agenda.tick)
         if rival.overall.tried_speedup.value > _BETTER * decision.overall.tried_speedup.value:
             bits = subject.other[0]
@@ -298,18 +227,18 @@ def _evidence(drafter: Drafter | None, curves: Curves, traces: Sequence[Trace], 
 
 
 def _record(
-    subject: Subject, questions: Sequence[Question], scope: Scope, agenda: Agenda
-) -> tuple[list[Trace], tuple[Level, list[Trace]] | None]:
+    subject: Subject, chosen: Chosen, scope: Scope, agenda: Agenda
+) -> tuple[list[Trace], tuple[dict[int, Timing], list[Trace]] | None]:
     """Traces of the questions' answers; and where another precision of the drafter is cheaper, its costs and traces."""
     target, drafter = subject.target, subject.drafter
-    prompts = [list(question.tokens) for question in questions]
-    answers = greedy_answers(target, prompts, scope.answer_tokens)
+    prompts = [list(question.tokens) for question in chosen.questions]
+    answers = greedy_answers(target, prompts, chosen.answer_tokens)
     agenda.tick()
 
     def traces_of(drafter: Drafter | None) -> list[Trace]:
         recorded = (
             _trace(target, drafter, question.klass, prompt, answer, agenda)
-            for question, prompt, answer in zip(questions, prompts, answers, strict=True)
+            for question, prompt, answer in zip(chosen.questions, prompts, answers, strict=True)
         )
         return [trace for trace in recorded if trace.places]
 
@@ -318,11 +247,10 @@ def _record(
         return traces, None
     other = subject.other[1]()
     stopwatch = Stopwatch(scope.table_s / 4)
-    ours, theirs = (Bench(target, one, stopwatch).level((1,), [one.block], agenda.tick) for one in (drafter, other))
-    if theirs.draft[other.block].ms > _CHEAPER * ours.draft[drafter.block].ms:
+    ours, theirs = (Bench(target, one, stopwatch).drafts([one.block], agenda.tick) for one in (drafter, other))
+    if theirs[other.block].ms > _CHEAPER * ours[drafter.block].ms:
         return traces, None
-    costs = Bench(target, other, stopwatch).level((1,), _caps(other), agenda.tick)
-    return traces, (costs, traces_of(other))
+    return traces, (Bench(target, other, stopwatch).drafts(_caps(other), agenda.tick), traces_of(other))
 
 
 def _trace(
@@ -339,7 +267,7 @@ def _trace(
 
 
 def _deepen(
-    subject: Subject, bench: Bench, depths: Sequence[int], chunk: int, scope: Scope, agenda: Agenda
+    subject: Subject, bench: Bench, depths: Sequence[int], chunk: int, agenda: Agenda
 ) -> tuple[list[Level], float | None]:
     levels, start = [], bench.depth
     before = mx.get_active_memory()
@@ -350,17 +278,31 @@ def _deepen(
     return levels, grown / (bench.depth - start) if grown > 0 else None
 
 
+def _shallow(subject: Subject, bench: Bench, scope: Scope, agenda: Agenda) -> Level:
+    """All widths of a block; and of the widest forwards those that may be worth their time."""
+    drafter = subject.drafter
+    block = drafter.block if drafter else 7
+    narrow = sorted({*QUICK_WIDTHS, block + 1}) if scope.quick else list(range(1, block + 2))
+    level = bench.level(narrow, _caps(drafter), agenda.tick)
+    row_ms = (level.verify[block + 1].ms - level.verify[1].ms) / block
+    if scope.quick or row_ms > _DEAR_ROW * level.verify[1].ms:
+        return level
+    wide = bench.level([width for width in WIDE if width > block + 1], [], agenda.tick)
+    return replace(level, verify={**level.verify, **wide.verify})
+
+
 def _prefill(target: Target, scope: Scope, stopwatch: Stopwatch, agenda: Agenda) -> Iterator[Prefill]:
-    """As many tokens as the time allows by a first look, in its chunks of an eighth up to all of them."""
-    look = measure_prefill(target, 128, 128, stopwatch)
+    """As many tokens as the time allows by a first look, in chunks of a quarter, a half and all of them."""
+    for _ in range(2):  # the first one warms
+        look = measure_prefill(target, LOOK_TOKENS, LOOK_TOKENS, stopwatch)
     agenda.tick()
-    if scope.quick:
-        yield look
-        return
-    tokens = 256
+    tokens = LOOK_TOKENS
     while tokens < min(4096, target.context_window // 2) and 2 * tokens <= look.tokens_per_s * scope.prefill_s:
         tokens *= 2
-    for chunk in (tokens // 8, tokens // 4, tokens // 2, tokens):
+    if scope.quick or tokens < 4 * LOOK_TOKENS:
+        yield look
+        return
+    for chunk in (tokens // 4, tokens // 2, tokens):
         yield measure_prefill(target, chunk, tokens, stopwatch)
         agenda.tick()
 
@@ -369,10 +311,6 @@ def _chunk(prefill: Sequence[Prefill]) -> int:
     """The smallest chunk within 3 % of the best rate: progress and cancelling stay fine-grained."""
     best = max(found.tokens_per_s for found in prefill)
     return min(found.chunk for found in prefill if found.tokens_per_s >= 0.97 * best)
-
-
-def _possible(depths: Sequence[int], target: Target) -> list[int]:
-    return sorted(depth for depth in set(depths) if SHALLOW_TOKENS < depth < target.context_window - max(WIDE))
 
 
 def _repeat(subject: Subject, stopwatch: Stopwatch) -> float:
@@ -388,26 +326,5 @@ def _lookup_ms(questions: Sequence[Question]) -> float:
     return (time.perf_counter() - started) * 1e3 / max(len(tokens), 1)
 
 
-def _widths(drafter: Drafter | None, scope: Scope) -> list[int]:
-    block = drafter.block if drafter else 7
-    if scope.quick:
-        return sorted({*QUICK_WIDTHS, block + 1})
-    return sorted({*range(1, block + 2), *WIDE})
-
-
 def _caps(drafter: Drafter | None) -> list[int]:
     return list(range(1, drafter.block + 1)) if drafter else []
-
-
-def _estimates(subject: Subject, scope: Scope, questions: int) -> dict[str, float]:
-    """Before anything is known; corrected as soon as something is."""
-    found = {"costs of a round": 8 * scope.table_s, "prefill": 4 * scope.prefill_s}
-    if _possible(scope.depths, subject.target):
-        found["depth"] = 15.0
-    return found | {"answers": questions * scope.answer_tokens * 0.03, "derivation": 2.0}
-
-
-def _refine(agenda: Agenda, scope: Scope, level: Level, questions: int) -> None:
-    batch_ms = interpolate(tuple((width, timing.ms) for width, timing in sorted(level.verify.items())), questions)
-    draft_ms = max((timing.ms for timing in level.draft.values()), default=0.0)
-    agenda.plan("answers", scope.answer_tokens * (batch_ms * 1.2 + questions * draft_ms * 1.2) / 1e3 + 2.0)

@@ -6,7 +6,8 @@ import sys
 import pytest
 from tiny import write_head, write_llama
 
-from dspark.calibration import Question, Scope, place
+from dspark.calibrating.calibration import place
+from dspark.calibrating.scope import Question, Scope
 from dspark.decoding.events import Finished
 from dspark.decoding.lookup import LookupIndex
 from dspark.decoding.request import Request, SpeculationOptions
@@ -17,7 +18,7 @@ from dspark.machine import Conditions
 from dspark.tuning import profiles
 from dspark.tuning.pilot import AutoPilot
 
-SCOPE = Scope(depths=(96, 128), table_s=0.02, repeats=3, prefill_s=0.02, answers_per_class=1, answer_tokens=24)
+SCOPE = Scope(depths=(96, 128), table_s=0.02, repeats=3, prefill_s=9.0, answers_per_class=1, answer_tokens=24)
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +42,8 @@ def test_every_curve_is_there_and_the_engine_goes_by_them(pair):
     levels = profile.curves.levels
     assert [level.depth for level in levels] == [64, 96, 128]
     assert list(levels[0].verify_ms) == [1, 2, 3, 4, 5, 6, 16, 32] and list(levels[0].draft_ms) == [1, 2, 3, 4, 5]
-    assert list(levels[1].verify_ms) == [1, 2, 4, 8] and list(levels[1].draft_ms) == [5]
-    assert len(profile.curves.prefill) == 4 and profile.curves.ahead_ms > 0 and profile.curves.lookup_ms > 0
+    assert list(levels[1].verify_ms) == [1, 3, 8] and list(levels[1].draft_ms) == [5]
+    assert len(profile.curves.prefill) == 3 and profile.curves.ahead_ms > 0 and profile.curves.lookup_ms > 0
     assert set(profile.derived.classes) == {"chat", "copy"} and set(profile.derived.depths) == {96, 128}
     assert 0 <= profile.derived.cap <= 32 and profile.derived.reason
     names = [stage.name for stage in stages]
@@ -139,7 +140,7 @@ def test_a_busy_neighbour_is_seen_and_marks_the_profile(pair):
 
 
 def test_drift_is_a_disturbance(pair):
-    from dspark.calibration import MOST_DRIFT, Calibration
+    from dspark.calibrating.calibration import MOST_DRIFT, Calibration
     from dspark.tuning.acceptance import Prior
     from dspark.tuning.curves import Curves
 

@@ -1,0 +1,1 @@
+"""Measuring a loaded pair, and deriving the settings that win from what was measured."""
