@@ -4,8 +4,8 @@ Everything is measured here, in this process, on this machine; only the arithmet
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
 
@@ -21,7 +21,7 @@ from dspark.pair import Pair, drafter_again
 from dspark.targets.target import Target
 from dspark.tuning.acceptance import Prior, prior_of
 from dspark.tuning.curves import Curves, Level, Prefill
-from dspark.tuning.decision import Decision, Evidence, decide
+from dspark.tuning.decision import Decision, Evidence, Setting, decide
 from dspark.tuning.measure import Bench, measure_prefill
 from dspark.tuning.profile import Measured, Profile, acceptance, curve_table, derived, profile_key
 from dspark.tuning.timing import Stopwatch, Timing
@@ -32,8 +32,8 @@ DEEP_WIDTHS = (1, 3, 8)
 _BETTER = 1.02
 # And it can only win where its drafts take clearly less time.
 _CHEAPER = 0.9
-# A first point that has become this much slower by the end tells of heat, or of another program.
-MOST_DRIFT = 0.07
+# A first point that has become this much slower by the end, and more than its noise explains, tells of heat.
+MOST_DRIFT = 0.1
 # Where a row of a block costs this share of a plain step, still wider forwards cannot pay.
 _DEAR_ROW = 0.5
 QUICK_WIDTHS = (1, 2, 3, 4, 6, 8)
@@ -60,7 +60,7 @@ class Calibration:
     def disturbances(self) -> tuple[str, ...]:
         """What spoiled it, a sentence each; empty for a clean one."""
         found = list(self.conditions.disturbances())
-        if self.curves.drift is not None and abs(self.curves.drift) > MOST_DRIFT:
+        if self.curves.drift is not None and abs(self.curves.drift) > MOST_DRIFT + 2 * self.curves.noise:
             found.append(
                 f"one row cost {self.curves.drift:+.0%} at the end against the start: the machine was heating up, "
                 "or busy; let it rest and calibrate again"
@@ -85,7 +85,8 @@ def calibrated(
         bits = default_bits()
         rival = 4 if bits == UNQUANTIZED else UNQUANTIZED
         other = (rival, lambda: drafter_again(pair, rival))
-    subject = Subject(pair.target, pair.drafter, "lookup" in loaded.modes, bits, other)
+    before = pair.calibrated.profile.settings() if pair.calibrated.profile else {}
+    subject = Subject(pair.target, pair.drafter, "lookup" in loaded.modes, bits, other, before)
     found = calibrate(subject, questions, scope, report)
     stamped = stamp()
     return Profile(
@@ -135,13 +136,17 @@ def recheck(pair: Pair, profile: Profile) -> list[Point]:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is calibrated. `other` is the same drafter in another precision, as (bits, how to load it)."""
+    """What is calibrated. `other` is the same drafter in another precision, as (bits, how to load it).
+
+    `before` is what the calibration in force chose, by class.
+    """
 
     target: Target
     drafter: Drafter | None
     lookup: bool
     drafter_bits: int | None = None
     other: tuple[int, Callable[[], Drafter]] | None = None
+    before: Mapping[str, Setting] = field(default_factory=dict)
 
 
 def calibrate(
@@ -178,14 +183,14 @@ def calibrate(
         drift = _repeat(subject, stopwatch) / first.ms - 1.0
     curves = Curves(tuple(levels), ahead, tuple(prefill), _lookup_ms(questions), bytes_per_token, drift)
     agenda.begin("derivation")
-    evidence = _evidence(subject.drafter, curves, traces, subject.lookup)
+    evidence = _evidence(subject, curves, traces)
     decision = decide(evidence, [level.depth for level in levels[1:]], agenda.tick)
     bits = subject.drafter_bits
     if subject.other is not None and others is not None:
         # Depths are left out: this only asks which precision wins.
         draft, other_traces = others
         cheaper = replace(curves, levels=(replace(levels[0], draft=draft),))
-        rival = decide(_evidence(subject.drafter, cheaper, other_traces, subject.lookup), (), agenda.tick)
+        rival = decide(_evidence(subject, cheaper, other_traces), (), agenda.tick)
         if rival.overall.tried_speedup.value > _BETTER * decision.overall.tried_speedup.value:
             bits = subject.other[0]
     agenda.close()
@@ -215,14 +220,16 @@ def place(tried: Tried | None, index: LookupIndex, truth: Sequence[int]) -> Plac
     )
 
 
-def _evidence(drafter: Drafter | None, curves: Curves, traces: Sequence[Trace], lookup: bool) -> Evidence:
+def _evidence(subject: Subject, curves: Curves, traces: Sequence[Trace]) -> Evidence:
+    drafter = subject.drafter
     return Evidence(
         curves.costs(MEASURED),
         traces,
         block=drafter.block if drafter else 0,
-        lookup=lookup,
+        lookup=subject.lookup,
         confidence=drafter is not None and drafter.has_confidence,
         noise=curves.noise,
+        before=subject.before,
     )
 
 

@@ -41,11 +41,11 @@ class Scope:
     """
 
     depths: tuple[int, ...] | None = None
-    depth_s: float = 8.0
+    depth_s: float = 6.0
     table_s: float = 1.6
     repeats: int = 4
     prefill_s: float = 1.2
-    answers_s: float = 15.0
+    answers_s: float = 11.0
     answers_per_class: int = 2
     answer_tokens: int = 48
     quick: bool = False
@@ -53,7 +53,7 @@ class Scope:
     @classmethod
     def brief(cls) -> "Scope":
         """About a third of the time: no depths, one short answer a class."""
-        return cls(depths=(), table_s=0.5, repeats=3, answers_s=7.0, answers_per_class=1, answer_tokens=32, quick=True)
+        return cls(depths=(), table_s=0.5, repeats=3, answers_s=6.0, answers_per_class=1, answer_tokens=24, quick=True)
 
     def estimates(self) -> dict[str, float]:
         """Seconds of each stage, before anything is known."""
@@ -89,7 +89,7 @@ class Scope:
 
     def _amounts(self) -> list[tuple[int, int]]:
         """Questions a class and tokens of each, the most first."""
-        lengths = sorted({self.answer_tokens, *range(_LEAST_ANSWER_TOKENS, self.answer_tokens, 8)}, reverse=True)
+        lengths = sorted({self.answer_tokens, *range(_LEAST_ANSWER_TOKENS, self.answer_tokens, 16)}, reverse=True)
         return [(each, tokens) for each in range(self.answers_per_class, 0, -1) for tokens in lengths]
 
 

@@ -6,7 +6,7 @@ must beat plain decoding by more than chance explains; among settings that canno
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from dspark.tuning.acceptance import Prior, prior_of
@@ -94,9 +94,17 @@ class Decision:
     reason: str
 
 
+OVERALL = ""
+"""The name of all classes together among those of classes."""
+
+
 @dataclass(frozen=True)
 class Evidence:
-    """What a decision rests on. `noise` is the relative error of the curves, `block` the drafter's (0 without one)."""
+    """What a decision rests on. `noise` is the relative error of the curves, `block` the drafter's (0 without one).
+
+    `before` is what an earlier calibration chose, by class: it stays where it is as good as the best, so that two
+    measurements of the same thing do not come to two answers by chance.
+    """
 
     costs: CostModel
     traces: Sequence[Trace]
@@ -104,6 +112,7 @@ class Evidence:
     lookup: bool = True
     confidence: bool = False
     noise: float = 0.0
+    before: Mapping[str, Setting] = field(default_factory=dict)
 
     @property
     def tie(self) -> float:
@@ -115,9 +124,12 @@ def decide(evidence: Evidence, depths: Iterable[int] = (), tick: Callable[[], No
     """Derive all settings. `tick` is called now and then: some thousand replays take a second or so."""
     groups = by_class(evidence.traces)
     fixed = {setting: _speedups(setting, evidence, groups, tick=tick) for setting in candidates(evidence)}
-    overall = _choose({setting: _together(found.values()) for setting, found in fixed.items()}, evidence.tie)
+    before = evidence.before
+    together = {setting: _together(found.values()) for setting, found in fixed.items()}
+    overall = _choose(together, evidence.tie, before.get(OVERALL))
     classes = {
-        klass: _choose({setting: found[klass] for setting, found in fixed.items()}, evidence.tie) for klass in groups
+        klass: _choose({setting: found[klass] for setting, found in fixed.items()}, evidence.tie, before.get(klass))
+        for klass in groups
     }
     default, reached = _default(evidence, groups, fixed, overall, tick)
     return Decision(
@@ -131,14 +143,14 @@ def decide(evidence: Evidence, depths: Iterable[int] = (), tick: Callable[[], No
 
 
 def candidates(evidence: Evidence) -> list[Setting]:
-    """Every fixed setting worth trying, the smallest cap first."""
+    """Every fixed setting worth trying: caps of the drafter, or of looking up where there is none."""
+    if not evidence.block:
+        return [Setting(cap, False, True) for cap in LOOKUP_CAPS] if evidence.lookup else []
     found = []
     thresholds = CONFIDENCES if evidence.confidence else CONFIDENCES[:1]
     lookups = (True, False) if evidence.lookup else (False,)
     for cap in range(1, evidence.block + 1):
         found += [Setting(cap, True, lookup, confidence) for confidence in thresholds for lookup in lookups]
-    if evidence.lookup:
-        found += [Setting(cap, False, True) for cap in LOOKUP_CAPS]
     return found
 
 
@@ -202,23 +214,26 @@ def _together(speedups: Iterable[Speedup]) -> Speedup:
     )
 
 
-def _choose(tried: Mapping[Setting, Speedup], tie: float) -> Choice:
-    """The first setting, smallest cap first, that is as good as the best; plain where that one is no sure gain."""
+def _choose(tried: Mapping[Setting, Speedup], tie: float, before: Setting | None = None) -> Choice:
+    """The smallest cap that is as good as the best, or the one before; plain where the best is no sure gain."""
     if not tried:
         return Choice(PLAIN_SETTING, AS_PLAIN, PLAIN_SETTING, AS_PLAIN)
-    bound = max(speedup.value for speedup in tried.values()) * (1.0 - tie)
-    near = {setting: speedup for setting, speedup in tried.items() if speedup.value >= bound}
-    cap = min(_size(setting) for setting in near)
-    smallest = {setting: speedup for setting, speedup in near.items() if _size(setting) == cap}
-    best = max(smallest, key=lambda setting: smallest[setting].value)
-    if tried[best].low <= 1.0:
+    most = max(speedup.value for speedup in tried.values())
+    near = {setting: speedup for setting, speedup in tried.items() if speedup.value >= most * (1.0 - tie)}
+    smallest = min(_cap(setting) for setting in near)
+    best = max((setting for setting in near if _cap(setting) == smallest), key=lambda setting: near[setting].value)
+    if before is not None and before in tried and tried[before].value >= most * (1.0 - _MOST_TIE):
+        best = before
+    # What was chosen before also keeps its side of the line between a gain and none.
+    sure = tried[best].low > 1.0 or (before == best and tried[best].value > 1.0)
+    if not sure or (before == PLAIN_SETTING and tried[best].low <= 1.0 + _MOST_TIE):
         return Choice(PLAIN_SETTING, AS_PLAIN, best, tried[best])
     return Choice(best, tried[best], best, tried[best])
 
 
-def _size(setting: Setting) -> int:
-    # Looking things up drafts nothing; a drafter's cap bounds work that is always done.
-    return setting.cap if setting.drafter and isinstance(setting.cap, int) else 0
+def _cap(setting: Setting) -> int:
+    assert isinstance(setting.cap, int), "fixed settings have fixed caps"
+    return setting.cap
 
 
 def _at_depth(

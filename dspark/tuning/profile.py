@@ -12,7 +12,7 @@ from dspark.errors import ProfileError
 from dspark.tuning.acceptance import Count, Prior
 from dspark.tuning.costs import CostModel, Depth
 from dspark.tuning.curves import Curves
-from dspark.tuning.decision import Choice, Decision, Setting
+from dspark.tuning.decision import OVERALL, PLAIN_SETTING, Choice, Decision, Setting
 from dspark.tuning.key import Key
 
 SCHEMA = 1
@@ -194,6 +194,17 @@ class Profile(_Strict):
                 for counts in (self.acceptance.confidence, self.acceptance.position, self.acceptance.match)
             )
         )
+
+    def settings(self) -> dict[str, Setting]:
+        """What it chose, by class and over all, for the next calibration to start from."""
+        derived = self.derived
+        overall = "lookup" if self.key.drafter is None else "drafter"
+        chosen = {OVERALL: (overall, derived.cap, derived.lookup, derived.confidence)}
+        chosen |= {klass: (one.mode, one.cap, one.lookup, one.confidence) for klass, one in derived.classes.items()}
+        return {
+            klass: Setting(cap, mode == "drafter", lookup, confidence) if cap else PLAIN_SETTING
+            for klass, (mode, cap, lookup, confidence) in chosen.items()
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""

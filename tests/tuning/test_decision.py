@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simulated import answer, deepening, machine, rates, throughput
 
 from dspark.tuning.costs import CostModel
-from dspark.tuning.decision import Evidence, Setting, decide
+from dspark.tuning.decision import OVERALL, Evidence, Setting, decide
 from dspark.tuning.pilot import AutoPilot, FixedPilot, PlainPilot
 from dspark.tuning.simulation import replay
 from dspark.tuning.timing import robust
@@ -136,3 +136,26 @@ def test_the_controller_is_as_good_as_the_best_fixed_cap_and_better_on_a_mixture
 
     fixed = [rate(mixed, FixedPilot(cap, drafter=True, lookup=False)) for cap in range(1, BLOCK + 1)]
     assert rate(mixed, AutoPilot(costs, max_cap=32, block=BLOCK, lookup=False)) > max(*fixed, rate(mixed, PlainPilot()))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_measured_twice_the_cap_is_the_same(seed):
+    """Noise may move a near tie; what was chosen before stays as long as it is as good."""
+    draw = random.Random(seed)
+    true, _ = machine(draw, BLOCK)
+    chances = rates(draw, BLOCK)
+
+    def measured(before):
+        verify = tuple((width, ms * (1 + draw.gauss(0, 0.008))) for width, ms in true.verify)
+        return decide(evidence(CostModel(verify, true.draft, "again"), chances, seed, noise=0.008, before=before))
+
+    first = measured({})
+    for _ in range(5):
+        again = measured({OVERALL: first.overall.setting})
+        assert again.overall.setting == first.overall.setting
+
+
+def test_a_cap_that_has_become_worse_is_given_up():
+    before = {OVERALL: Setting(1, True)}
+    assert decide(evidence(FREE, [0.95] * BLOCK, before=before)).overall.setting.cap == BLOCK
+    assert decide(evidence(LINEAR, [0.5] * BLOCK, before=before)).overall.setting.cap == 0

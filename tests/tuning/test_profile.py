@@ -188,3 +188,10 @@ def test_all_of_a_folder_are_told_the_broken_ones_too(home):
     found = {path.name: profile for path, profile in profiles.all_of()}
     assert isinstance(found["broken.yaml"], ProfileError) and len(found) == 2
     assert profiles.of_target("aa" * 8).measured.model == "org/Model-4B" and profiles.of_target("zz") is None
+
+
+def test_what_it_chose_is_where_the_next_calibration_starts():
+    profile = made()
+    chosen = profile.settings()
+    assert set(chosen) == {"", "chat", "code"} and chosen[""].cap == profile.derived.cap
+    assert all(setting.drafter or setting.cap == 0 for setting in chosen.values())
