@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import os
 import random
 from functools import cache
 
@@ -26,6 +27,7 @@ from dspark.tuning.pilot import FixedPilot
 TOKENS = 18
 ENDS_AT = 7
 NO_EOS = 999
+FULL_MATRIX = "MLX_DSPARK_FULL_MATRIX"
 ANY_LENGTH = 1 << 30
 TIE = 2e-3
 
@@ -89,11 +91,24 @@ def pairwise(seed: int) -> list[tuple[str, int, int, str]]:
     return chosen
 
 
-def cases():
-    """The pairs of each kind of cache, dealt out to its families."""
+def product():
+    """Every (drafter, block, prompt length, exit); without a drafter a block means nothing."""
+    every = itertools.product(DRAFTERS, BLOCKS, LENGTHS, EXITS)
+    return [case for case in every if case[0] != "none" or case[1] == BLOCKS[0]]
+
+
+def dealt():
+    """Each kind of cache with its families and their cases: all of them if asked for, else the pairs dealt out."""
     for seed, (kind, names) in enumerate(KINDS.items()):
-        for case, name in zip(pairwise(seed), itertools.cycle(names), strict=False):
-            yield pytest.param(kind, name, *case, id="-".join(map(str, (kind, name, *case))))
+        if os.environ.get(FULL_MATRIX):
+            yield from ((kind, name, case) for name, case in itertools.product(names, product()))
+        else:
+            yield from ((kind, name, case) for case, name in zip(pairwise(seed), itertools.cycle(names), strict=False))
+
+
+def cases():
+    for kind, name, case in dealt():
+        yield pytest.param(kind, name, *case, id="-".join(map(str, (kind, name, *case))))
 
 
 def loaded(kind, name):
