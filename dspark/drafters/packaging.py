@@ -77,6 +77,8 @@ def translate(fields: dict[str, Any]) -> DrafterConfig:
     Raises:
         DrafterFormatError: as `read_config`.
     """
+    if not isinstance(fields.get("quantization") or {}, dict):
+        raise DrafterFormatError("the drafter's quantization is not an object; fetch its config again")
     if any(key in fields for key in ("speculators_model_type", "speculators_config", "transformer_layer_config")):
         return speculators.translate(fields)
     refuse_config(fields)
