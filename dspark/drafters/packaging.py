@@ -64,7 +64,7 @@ def read_config(folder: Path) -> DrafterConfig:
         raise DrafterFormatError(
             f"{folder} has no config.json, so it is not a drafter; check the path given to --drafter"
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DrafterFormatError(f"{file} is not readable JSON ({error}); fetch the drafter again") from error
     if not isinstance(fields, dict):
         raise DrafterFormatError(f"{file} does not hold a JSON object; fetch the drafter again")

@@ -38,9 +38,8 @@ def rope_scaling(
     kind = _kind(found)
     if kind not in _KNOWN:
         raise DrafterFormatError(f"rotary scaling of type {kind} is not supported; known are {', '.join(_KNOWN)}")
-    wrong = [
-        f"{key} {found[key]!r}" for key in (*_NEEDS[kind], "attention_factor") if not is_positive(found.get(key, 1))
-    ]
+    numbers = [key for key in (*_NEEDS[kind], "attention_factor") if key in found]
+    wrong = [f"{key} {found[key]!r}" for key in numbers if not is_positive(found[key])]
     if wrong:
         raise DrafterFormatError(f"the drafter's {kind} rotary scaling has {', '.join(wrong)}, which is no scale")
     missing = [key for key in _NEEDS[kind] if key not in found]
