@@ -10,8 +10,9 @@ from dspark.errors import DrafterFormatError
 
 Positive = Field(gt=0)
 # Far above any drafter that exists; what lies beyond is a broken file that would exhaust memory.
-Few = Field(gt=0, le=256)
-Size = Field(gt=0, le=1 << 22)
+FEW, MOST = 256, 1 << 22
+Few = Field(gt=0, le=FEW)
+Size = Field(gt=0, le=MOST)
 _ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
     "silu": "silu",
     "swish": "silu",
@@ -73,7 +74,7 @@ class Backbone(Fields):
             raise DrafterFormatError(
                 f"the drafter's hidden_act {self.hidden_act} is not supported; known are {', '.join(_ACTIVATIONS)}"
             )
-        if self.num_attention_heads * self.head_dim > 1 << 22:
+        if self.num_attention_heads * self.head_dim > MOST:
             raise DrafterFormatError(
                 f"the drafter's {self.num_attention_heads} heads of {self.head_dim} features cannot be meant; "
                 "fetch its config again"
