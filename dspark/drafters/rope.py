@@ -1,7 +1,7 @@
 """Rotary scaling of a drafter, in the packagings where it is the drafter's own."""
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 from dspark.errors import DrafterFormatError
 
@@ -57,7 +57,7 @@ def rope_scaling(
     return {**found, "rope_type": kind, "max_position_embeddings": max_positions}
 
 
-def is_positive(value: object) -> bool:
+def is_positive(value: object) -> TypeGuard[float]:
     """Whether `value` is a number that something can be scaled by."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < math.inf
 
