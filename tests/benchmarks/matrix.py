@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections import Counter
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -45,7 +44,7 @@ def main() -> int:
     parser.add_argument("types", nargs="+", help="kind of cache and model type, such as trim-llama")
     args = parser.parse_args()
     os.environ["MLX_DSPARK_FULL_MATRIX"] = "1"
-    at, counts, started = stamp(), Counts(), time.perf_counter()
+    at, counts = stamp(), Counts()
     chosen = " or ".join(f"answer_is and {name}-" for name in args.types)
     with redirect_stdout(sys.stderr):
         pytest.main(["-q", "-p", "no:cacheprovider", "--timeout", "0", str(MATRIX), "-k", chosen], plugins=[counts])
@@ -56,7 +55,6 @@ def main() -> int:
     report = {
         "stamp": at,
         "command": " ".join(["tests/benchmarks/matrix.py", *args.types]),
-        "minutes": round((time.perf_counter() - started) / 60, 1),
         "types": rows,
         "failures": counts.failures,
     }
