@@ -67,8 +67,9 @@ class Decoding:
                     break
                 reason = yield from self._round()
             if reason == "cancelled":
+                rest = sequence.stop.finish()  # which may complete a stop string and take tokens back
                 self._back_to_settled()
-                if rest := sequence.stop.finish():
+                if rest:
                     yield Text(rest)
             ended = True
             yield self._finished(reason)
