@@ -3,7 +3,7 @@
 All calls must come from one thread, the one that touches MLX.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import mlx.core as mx
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -116,7 +116,7 @@ class Engine:
             raise UsageError(f"the drafter {loaded.drafter} has no confidence head; leave the confidence threshold out")
         return Speculation(mode, cap, default.lookup if options.lookup is None else options.lookup, confidence)
 
-    def generate(self, request: Request) -> Iterator[Event]:
+    def generate(self, request: Request) -> Generator[Event]:
         """Decode a prompt; see `dspark.decoding.events` for the order of events. Closing the iterator stops it.
 
         Raises:
@@ -135,7 +135,7 @@ class Engine:
         drafter = pair.drafter if speculation.mode not in ("baseline", "lookup") else None
         return Decoding(pair.target, drafter, self._pilot(speculation, drafter), request, lookup=speculation.lookup)
 
-    def _run(self, decoding: Decoding) -> Iterator[Event]:
+    def _run(self, decoding: Decoding) -> Generator[Event]:
         self._require_idle()
         self._generating = True
         try:
