@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from dspark.errors import DSparkError, EngineBusy, ModelNotFound, NetworkError, StorageError, UsageError
+from dspark.errors import DSparkError, EngineBusy, ModelNotFound, NetworkError, NotLoaded, StorageError, UsageError
 
 POLL_SECONDS = 0.5
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10.0, 60.0
@@ -58,6 +58,19 @@ class Client:
                 if health.get("status") != "loading":
                     raise DSparkError(f"the server at {self.url} has no model after the load; look into its log")
             time.sleep(POLL_SECONDS)
+
+    def model(self) -> dict[str, Any]:
+        """The model that answers there, as `/v1/models` lists it.
+
+        Raises:
+            As the class; NotLoaded where none is loaded.
+        """
+        listed = self._ask("GET", "/v1/models").get("data")
+        if not isinstance(listed, list) or not listed or not isinstance(listed[0], dict):
+            raise NotLoaded(
+                f"the server at {self.url} has no model loaded: mlx-dspark load --url {self.url} --model ..."
+            )
+        return dict(listed[0])
 
     def _ask(self, method: str, route: str, *, broken: tuple[int, ...] = (), **content: Any) -> dict[str, Any]:
         import httpx

@@ -113,7 +113,7 @@ class Answering:
         bandwidth = self._around.hardware.bandwidth
         run = Run(
             mode=serving.speculation.mode,
-            cap=choice.rounds[-1].cap if choice.rounds else None,
+            cap=max((each.cap for each in choice.rounds), default=None),
             ttft_seconds=None if choice.first_at is None else choice.first_at - self._arrived,
             total_seconds=at - self._arrived,
             ceiling_tokens_per_second=serving.ceiling_tokens_per_second(bandwidth.gb_s if bandwidth else None, context),

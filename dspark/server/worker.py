@@ -171,7 +171,9 @@ class Worker:
             job.run()
         except Exception as error:
             if not isinstance(error, DSparkError) or error.status >= 500:
-                self.last_error = " ".join(f"{type(error).__name__}: {error}".split())
+                # Of a defect the log tells more; this is for everyone to see.
+                told = str(error) if isinstance(error, DSparkError) else type(error).__name__
+                self.last_error = " ".join(told.split())
                 _logger.error("a job failed", exc_info=error)
             job.fail(error)
         except BaseException:
