@@ -1,7 +1,6 @@
 """The whole server, put together: one worker, one table of routes, one listening socket."""
 
-import logging
-from typing import Any
+from functools import cache
 
 from dspark.hub import shelves
 from dspark.server import schema, sse
@@ -15,7 +14,7 @@ from dspark.server.load import Load
 from dspark.server.loads import Loads
 from dspark.server.order import NO_WISHES, SamplingWishes
 from dspark.server.origins import Browsers
-from dspark.server.routing import Router
+from dspark.server.routing import Route, Router
 from dspark.server.status import Status
 from dspark.server.telemetry import Telemetry
 from dspark.server.transport import HttpServer
@@ -26,8 +25,6 @@ from dspark.settings import Settings
 FINISH_SECONDS = 10.0
 WORKER_SECONDS = 5.0
 SUB_KEYS = "api-keys.json"
-
-_logger = logging.getLogger(__name__)
 
 
 class App:
@@ -69,8 +66,9 @@ class App:
             generation.max_tokens_cap,
         )
         around = Around(self.telemetry, self.hardware, keepalive_s)
-        document: dict[str, Any] = {}
-        routes = [
+        routes: list[Route] = []
+        document = cache(lambda: schema.document(routes))
+        routes += [
             *Inference(self.worker, self.loads, around, defaults).routes(),
             *Status(
                 self.worker,
@@ -91,7 +89,6 @@ class App:
                 keepalive_s=keepalive_s,
             ).routes(),
         ]
-        document.update(schema.document(routes))
         guard = Guard(
             browsers=Browsers(
                 loopback=self.http.loopback, cors_origins=server.cors_origins, server_aliases=server.server_aliases

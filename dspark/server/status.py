@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -40,7 +40,7 @@ class Status:
         *,
         max_output_tokens: int,
         keepalive_s: float,
-        document: dict[str, Any],
+        document: Callable[[], dict[str, Any]],
     ) -> None:
         self._worker = worker
         self._loads = loads
@@ -60,7 +60,7 @@ class Status:
             Route("GET", "/events", self._events, "status"),
             Route("GET", "/rounds", self._rounds, "status"),
             Route("GET", "/doctor", lambda request: Response.json(_doctor()), "status"),
-            Route("GET", "/openapi.json", lambda request: Response.json(self._document), "status"),
+            Route("GET", "/openapi.json", lambda request: Response.json(self._document()), "status"),
         ]
 
     def _health(self, request: HttpRequest) -> Response:
