@@ -1,6 +1,7 @@
 """The one thread that owns the engine: jobs run on it one after another, first in, first out."""
 
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -156,6 +157,7 @@ class Worker:
             _logger.critical("the thread dspark-worker died, start the server again", exc_info=error)
         finally:
             self._dismiss()
+            _let_go_of_mlx()
 
     def _next(self) -> Job | None:
         with self._changed:
@@ -192,3 +194,11 @@ class Worker:
         if self._stopping:
             return "the server ends; ask again when it is back"
         return "the thread that decodes is gone: start the server again, its log says why"
+
+
+def _let_go_of_mlx() -> None:
+    """End the threads that MLX keeps for the streams of this one: left running, they abort the process at its exit."""
+    mx = sys.modules.get("mlx.core")
+    if mx is not None:
+        mx.synchronize()
+        mx.clear_streams()
