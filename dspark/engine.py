@@ -18,9 +18,11 @@ from dspark.decoding.request import Request, Sampling, Speculation, SpeculationO
 from dspark.decoding.sampling import Chooser
 from dspark.decoding.verdict import TopTwo
 from dspark.drafters.drafter import Drafter
-from dspark.errors import EngineBusy, NotLoaded, ProfileError, PromptError, UsageError
+from dspark.errors import CheckpointError, EngineBusy, NotLoaded, ProfileError, PromptError, UsageError
 from dspark.pair import Loaded, LoadOptions, Pair, Phase, in_force, load_pair, plugged, unheard
 from dspark.targets.footprint import Footprint, bytes_per_token, cache_footprint
+from dspark.targets.traffic import Traffic
+from dspark.targets.weighing import weigh
 from dspark.tuning.acceptance import Prior
 from dspark.tuning.costs import CostModel
 from dspark.tuning.measure import measure_costs
@@ -192,6 +194,13 @@ class Engine:
             self._generating = False
         self._pair, self._costs = in_force(pair, profile), None
         return profile
+
+    def traffic(self) -> Traffic | None:
+        """What a decoded token of the loaded target moves through memory; None where it cannot be told."""
+        try:
+            return weigh(self._require().target)
+        except CheckpointError:
+            return None
 
     def footprint(self) -> Footprint:
         """What the loaded target reads and keeps a token."""

@@ -110,13 +110,13 @@ class Answering:
         reason: Reason = choice.splitter.reason or done.reason
         stopped = done.stop_string if done.stop_string in self._order.stop and reason == "stop" else None
         context = told.prompt_tokens + told.completion_tokens
-        bandwidth = self._around.hardware.bandwidth
+        bound = self._around.hardware.roofline(serving.traffic, context)
         run = Run(
             mode=serving.speculation.mode,
             cap=max((each.cap for each in choice.rounds), default=None),
             ttft_seconds=None if choice.first_at is None else choice.first_at - self._arrived,
             total_seconds=at - self._arrived,
-            ceiling_tokens_per_second=serving.ceiling_tokens_per_second(bandwidth.gb_s if bandwidth else None, context),
+            ceiling_tokens_per_second=bound.given.tokens_per_s if bound and bound.given else None,
             decay_ratio=figures.decay_ratio(choice.rounds[1:]),
             swap_delta_bytes=self._swapped(),
             cold=self._cold,
@@ -124,9 +124,8 @@ class Answering:
         self._cold = False
         block = figures.figures(told, run)
         self._around.telemetry.last_context_tokens = context
-        self._around.telemetry.roofline = {
-            name: block[name] for name in ("decode_tokens_per_sec", "ceiling_tokens_per_sec", "roofline_ratio")
-        }
+        shown = ("decode_tokens_per_sec", "ceiling_tokens_per_sec", "roofline_ratio")
+        self._around.telemetry.roofline = {name: block[name] for name in shown}
         thought = figures.reasoning_tokens(serving.tokenizer, done.tokens, choice.splitter.reasoned)
         return Ending(
             "stop_sequence" if stopped is not None else reason, figures.usage(told, run, thought), block, stopped

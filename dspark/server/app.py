@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from dspark.doctor import Address
 from dspark.hub import shelves
 from dspark.server import schema, sse
 from dspark.server.admin import Admin
@@ -77,6 +78,7 @@ class App:
                 self.hardware,
                 max_output_tokens=generation.max_tokens_cap,
                 keepalive_s=keepalive_s,
+                address=Address(self.http.host, self.http.port),
                 document=document,
             ).routes(),
             *Admin(

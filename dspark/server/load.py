@@ -131,18 +131,18 @@ class Load:
         asked = wish.speculation()
         speculation = engine.resolve(asked)
         self.phase = "calibrating"
-        self._hardware.measure_bandwidth()
+        self._hardware.measure()
         self._check()
-        costs = engine.costs() if wish.warmup and speculation.cap == "auto" else None
+        known = engine.profile is not None
+        costs = engine.costs() if known or (wish.warmup and speculation.cap == "auto") else None
         self._check()
         conversation = Conversation(engine.tokenizer, thinking)
         probe(conversation)
         window = min(wish.context_window or loaded.context_window, loaded.context_window)
-        footprint = engine.footprint()
         warnings = [
             *loaded.notes,
             *conversation.notes,
-            *self._of_window(wish, loaded.context_window, footprint),
+            *self._of_window(wish, loaded.context_window, engine.footprint()),
         ]
         warm = False
         if wish.warmup:
@@ -160,8 +160,9 @@ class Load:
             speculation=speculation,
             window=window,
             wishes=own_wishes(Path(loaded.target)),
-            footprint=footprint,
+            traffic=engine.traffic(),
             costs=costs,
+            profile=engine.profile,
             warnings=tuple(warnings),
             warm=warm,
             thinking=thinking,

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from dspark.decoding.request import Speculation, SpeculationOptions
     from dspark.engine import Engine, Loaded
-    from dspark.targets.footprint import Footprint
+    from dspark.targets.traffic import Traffic
     from dspark.tuning.costs import CostModel
+    from dspark.tuning.profile import Profile
 
 GENERATION_CONFIG = "generation_config.json"
 _CONFIG_BYTES = 1 << 20
@@ -39,8 +40,9 @@ class Serving:
     """`engine` is for the worker's thread alone.
 
     `window` bounds prompt and answer together, in tokens. `wishes` are what the model's own files say of sampling.
-    `asked` is how to speculate as a request to the engine says it, `speculation` what that comes to. `costs` is what
-    rounds cost, where it was measured at the load. `warm` says that a generation ran before the first request.
+    `asked` is how to speculate as a request to the engine says it, `speculation` what that comes to. `profile` is the
+    calibration in force, `costs` what rounds cost by it, or by a look at the load. `warm` says that a generation ran
+    before the first request.
     """
 
     name: str
@@ -53,8 +55,9 @@ class Serving:
     speculation: "Speculation"
     window: int
     wishes: SamplingWishes
-    footprint: "Footprint"
+    traffic: "Traffic | None"
     costs: "CostModel | None"
+    profile: "Profile | None"
     warnings: tuple[str, ...]
     warm: bool
     thinking: Thinking
@@ -63,13 +66,6 @@ class Serving:
     def card(self, max_output_tokens: int) -> ModelCard:
         """As it is listed."""
         return ModelCard(self.name, self.created, self.window, min(max_output_tokens, self.window - 1))
-
-    def ceiling_tokens_per_second(self, bandwidth_gb_s: float | None, context_tokens: int) -> float | None:
-        """What plain decoding can reach at most with this bandwidth and context: all it reads, read once a token."""
-        per_token = self.footprint.bytes_per_token
-        if bandwidth_gb_s is None or per_token is None:
-            return None
-        return bandwidth_gb_s * 1e9 / (per_token + self.footprint.cache.at(context_tokens))
 
 
 def listed_name(model: str) -> str:

@@ -1,6 +1,5 @@
 """What the server tells of itself. Nothing here waits for the worker, but for a bandwidth that it may be measuring."""
 
-import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
@@ -8,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dspark.doctor import Address
 from dspark.errors import ValidationFailed
-from dspark.hub import shelves
 from dspark.server import metrics, sse
 from dspark.server.calibration import calibration
 from dspark.server.exchange import Answer, EventStream, HttpRequest, Response
@@ -23,9 +22,8 @@ from dspark.server.telemetry import ROUNDS_KEPT, Subscription, Telemetry
 from dspark.server.worker import Task, Worker
 
 ROUNDS_SHOWN = 100
-MEASURING_SECONDS = 5.0
+MEASURING_SECONDS = 10.0
 COMMENT = b": nothing yet\n\n"
-_WRITTEN = ("own", "hugging face")
 
 
 class Status:
@@ -40,6 +38,7 @@ class Status:
         *,
         max_output_tokens: int,
         keepalive_s: float,
+        address: Address,
         document: Callable[[], dict[str, Any]],
     ) -> None:
         self._worker = worker
@@ -48,6 +47,7 @@ class Status:
         self._hardware = hardware
         self._max_output_tokens = max_output_tokens
         self._keepalive_s = keepalive_s
+        self._address = address
         self._document = document
 
     def routes(self) -> list[Route]:
@@ -59,7 +59,7 @@ class Status:
             Route("GET", "/calibration", lambda request: Response.json(calibration(self._loads.serving)), "status"),
             Route("GET", "/events", self._events, "status"),
             Route("GET", "/rounds", self._rounds, "status"),
-            Route("GET", "/doctor", lambda request: Response.json(_doctor()), "status"),
+            Route("GET", "/doctor", self._doctor, "status"),
             Route("GET", "/openapi.json", lambda request: Response.json(self._document()), "status"),
         ]
 
@@ -127,55 +127,30 @@ class Status:
 
     def _machine(self, request: HttpRequest) -> Response:
         self._measure()
-        serving, measured = self._loads.serving, self._hardware.bandwidth
+        serving, measured = self._loads.serving, self._hardware.measured
         published = self._hardware.published_bandwidth()
-        return Response.json(
-            {
-                **self._hardware.machine().as_dict(),
-                "bandwidth": asdict(measured) if measured else None,
-                "published_bandwidth": asdict(published) if published else None,
-                "model": self._of_model(serving, measured.gb_s if measured else None) if serving else None,
-                "verdict": self._verdict(serving, measured.gb_s if measured else None),
-            }
-        )
+        told = measured.as_dict() if measured else {**self._hardware.machine().as_dict(), "bandwidth": None}
+        told["published_bandwidth"] = asdict(published) if published else None
+        told["model"], told["verdict"] = None, "no model is loaded, so there is nothing to compare the bandwidth with"
+        if serving is not None:
+            rate = (self._telemetry.roofline or {}).get("decode_tokens_per_sec")
+            bound = self._hardware.roofline(serving.traffic, self._telemetry.last_context_tokens, rate)
+            told["model"] = {"name": serving.name, **(bound.as_dict() if bound else _weight(serving))}
+            told["verdict"] = bound.verdict if bound else "the ceiling is not known: the bandwidth was not measured"
+        return Response.json(told)
 
     def _measure(self) -> None:
-        """Have the bandwidth measured, if the worker has nothing else to do."""
-        if self._hardware.bandwidth is None and self._worker.alive and not self._worker.busy:
-            task = Task(self._hardware.measure_bandwidth)
+        """Have the machine measured, if the worker has nothing else to do."""
+        if self._hardware.measured is None and self._worker.alive and not self._worker.busy:
+            task = Task(self._hardware.measure)
             self._worker.submit(task, always=True)
             task.wait(MEASURING_SECONDS)
 
-    def _of_model(self, serving: Serving, bandwidth: float | None) -> dict[str, Any]:
-        last = self._telemetry.last_context_tokens
-        depths = {"empty": 0, "last_request": last, "full_window": serving.window}
-        return {
-            "name": serving.name,
-            "bytes_per_token": serving.footprint.bytes_per_token,
-            "kv_bytes_per_token": serving.footprint.cache.per_token,
-            "ceilings": {
-                name: None
-                if tokens is None
-                else {
-                    "context_tokens": tokens,
-                    "tokens_per_sec": serving.ceiling_tokens_per_second(bandwidth, tokens),
-                }
-                for name, tokens in depths.items()
-            },
-            "last_request": self._telemetry.roofline,
-        }
+    def _doctor(self, request: HttpRequest) -> Response:
+        """What `mlx-dspark doctor --json` prints, of the address that this server has."""
+        from dspark.doctor import examine
 
-    def _verdict(self, serving: Serving | None, bandwidth: float | None) -> str:
-        if serving is None:
-            return "no model is loaded, so there is nothing to compare the bandwidth with"
-        ratio = (self._telemetry.roofline or {}).get("roofline_ratio")
-        if serving.ceiling_tokens_per_second(bandwidth, 0) is None:
-            return "the ceiling is not known: " + (
-                "the bandwidth was not measured" if bandwidth is None else "what a token reads of this model is not"
-            )
-        if ratio is None:
-            return "no answer was measured yet"
-        return f"the latest answer was decoded at {ratio:.2f} times what plain decoding could reach at most"
+        return Response.json(examine(self._address).as_dict())
 
     def _events(self, request: HttpRequest) -> Answer:
         stack = ExitStack()
@@ -215,17 +190,5 @@ def _is_path(name: str | None) -> bool:
     return name is not None and Path(name).is_absolute()
 
 
-def _doctor() -> dict[str, Any]:
-    """What `mlx-dspark doctor --json` prints. Names of home folders and of the user stay here."""
-    from dspark.errors import StorageError
-    from dspark.machine.report import inspect
-
-    searched: tuple[shelves.Shelf, ...] = ()
-    homeless = None
-    try:
-        searched = shelves.shelves()
-    except StorageError as error:
-        homeless = str(error)
-    report = inspect(searched, [shelf.path for shelf in searched if shelf.kind in _WRITTEN], homeless=homeless)
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 (the other one raises where there is no home)
-    return report.redacted(home, os.environ.get("USER") or home.name).as_dict()
+def _weight(serving: Serving) -> dict[str, Any]:
+    return {"traffic": asdict(serving.traffic) if serving.traffic else None}

@@ -85,6 +85,7 @@ class Wish:
     kv_bits: int
     drafter_bits: "Bits"
     drafter_window: Cap
+    profile: str | None
     warmup: bool
     max_draft: Cap | None
     lookup_drafts: bool | None
@@ -104,6 +105,7 @@ class Wish:
             kv_bits=model.kv_bits,
             drafter_bits=model.drafter_bits,
             drafter_window=model.drafter_window,
+            profile=model.profile,
             warmup=model.warmup,
             max_draft=speculation.max_draft,
             lookup_drafts=speculation.lookup_drafts,
@@ -139,6 +141,7 @@ class Wish:
             kv_bits=self.kv_bits or None,
             drafter_bits=self.drafter_bits,
             drafter_window=self.drafter_window,
+            profile=self.profile,
         )
 
     def speculation(self) -> "SpeculationOptions":
