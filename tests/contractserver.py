@@ -8,11 +8,15 @@ READY = {"status": "ok", "model": "org/m", "mode": "dspark", "max_draft": "auto"
 
 
 class ContractServer:
-    """`states` are what `/health` says, one after another, the last for ever; `asked` are the requests that came."""
+    """`states` are what `/health` says, one after another, the last for ever; `models` are listed.
+
+    `asked` are the requests that came.
+    """
 
     def __init__(self, *states, key=None, refusal=None, error=None):
         self.states = list(states or (READY,))
         self.key, self.refusal, self.error = key, refusal, error
+        self.models = [{"id": "org/m", "context_window": 4096, "max_tokens": 1024}]
         self.asked = []
         server = self
 
@@ -45,6 +49,8 @@ class ContractServer:
         self.asked.append((handler.path, body))
         if handler.path != "/health" and self.key and handler.headers.get("Authorization") != f"Bearer {self.key}":
             return self._send(handler, 401, _error("Invalid API key", "authentication_error"))
+        if handler.path == "/v1/models":
+            return self._send(handler, 200, {"data": self.models})
         if handler.path == "/admin/load":
             return self._send(handler, *(self.refusal or (202, {"id": "load-1"})))
         state = self.states[0]
