@@ -302,6 +302,25 @@ def _(bench: Bench) -> None:
     assert _opens(bench, "--api-key-file", bench.folder / "key")
 
 
+@proves("race", option="--url")
+def _(bench: Bench) -> None:
+    with ContractServer() as server:
+        flags = ("--prompt", "hi", "--arm", "dspark:cap=2,lookup=off", "--max-tokens", 7)
+        assert bench.run("race", "--url", server.url, *flags)[0] == 0
+        arms = [{"mode": "baseline"}, {"mode": "dspark", "cap": 2, "lookup": False}]
+        assert server.body == {"prompt": "hi", "arms": arms, "max_tokens": 7}
+
+
+@proves("race", option="--api-key")
+@proves("race", option="--api-key-file")
+def _(bench: Bench) -> None:
+    (bench.folder / "key").write_text("sesame\n")
+    with ContractServer(key="sesame") as server:
+        ask = ("race", "--url", server.url, "--prompt", "hi")
+        assert [bench.run(*ask, *flags)[0] for flags in ((), ("--api-key", "sesame"))] == [2, 0]
+        assert bench.run(*ask, "--api-key-file", bench.folder / "key")[0] == 0
+
+
 @proves("load", option="--json")
 def _(bench: Bench) -> None:
     with ContractServer() as server:
