@@ -163,7 +163,7 @@ def fetch(part: Part, options: LoadOptions, heard: Heard = unheard) -> None:
         As `dspark.hub.resolving.resolve`, and whatever `heard` raises.
     """
     if part.name == registry.DEMO.id:
-        demo.target(options.precision or "fp32")
+        demo.target(options.precision or "fp32", heard)
     else:
         kind: Literal["model", "drafter"] = "model" if part.role == "target" else "drafter"
         resolve(part.name, kind=kind, trust_remote_code=options.trust_remote_code, heard=heard)

@@ -35,11 +35,11 @@ _STORAGE_ERRNOS = {
 _SUFFIXES = {".json", ".safetensors", ".jinja", ".model", ".tiktoken", ".txt"}
 
 
-# Hears how many bytes of how many are here; what it raises ends the download.
-Heard = Callable[[int, int], None]
+# Hears how many bytes of how many are here, None where that is not known; what it raises ends the download.
+Heard = Callable[[int | None, int], None]
 
 
-def unheard(done_bytes: int, total_bytes: int) -> None:
+def unheard(done_bytes: int | None, total_bytes: int) -> None:
     """Nobody wants to know."""
 
 

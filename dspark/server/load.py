@@ -218,18 +218,21 @@ class Load:
             _logger.error("%s could not be loaded again", before.name, exc_info=error)
         self._cancelled = cancelled
 
-    def _heard(self, done_bytes: int, total_bytes: int) -> None:
+    def _heard(self, done_bytes: int | None, total_bytes: int) -> None:
         """Called by the threads of a download; what is raised here ends it."""
         self._check()
-        now = time.monotonic()
-        readings = self._readings
+        assert self.download is not None
+        rate = None if done_bytes is None else self._rate(done_bytes)
+        self.download = Download(self.download.repo, done_bytes, total_bytes, rate)
+
+    def _rate(self, done_bytes: int) -> float | None:
+        """Bytes a second over the last moments."""
+        now, readings = time.monotonic(), self._readings
         readings.append((now, done_bytes))
         while readings[0][0] < now - _RATE_SECONDS:
             readings.popleft()
         since, before = readings[0]
-        rate = (done_bytes - before) / (now - since) if now > since else None
-        assert self.download is not None
-        self.download = Download(self.download.repo, done_bytes, total_bytes, rate)
+        return (done_bytes - before) / (now - since) if now > since else None
 
     def _check(self) -> None:
         if self._cancelled:
