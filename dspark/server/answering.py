@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from dspark.decoding.events import Finished, RoundCommitted, Text
+from dspark.errors import DSparkError
 from dspark.server import figures, sse
 from dspark.server.conversation import Prompt
 from dspark.server.dialects.reply import Frame, Reply
@@ -82,7 +83,8 @@ class Answering:
         try:
             yield from self.frames(gone)
         except Exception as error:
-            _logger.error("%s: the answer broke off", request_id, exc_info=error)
+            defect = None if isinstance(error, DSparkError) else error
+            _logger.error("%s: the answer broke off: %s", request_id, error, exc_info=defect)
             yield from self._reply.fail(error)
 
     def _take(self, timeout_s: float) -> Heard:

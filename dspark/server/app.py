@@ -19,6 +19,7 @@ from dspark.server.routing import Route, Router
 from dspark.server.status import Status
 from dspark.server.telemetry import Telemetry
 from dspark.server.transport import HttpServer
+from dspark.server.watchdog import Watchdog
 from dspark.server.wishes import Wish, standing_wishes
 from dspark.server.worker import Worker
 from dspark.settings import Settings
@@ -38,6 +39,7 @@ class App:
         self.http = http
         self.worker = Worker()
         self.telemetry = Telemetry()
+        self._watchdog = Watchdog(self.telemetry)
         self.hardware = Hardware(measuring=measuring)
         self.loads = Loads(self.worker, self.telemetry, self.hardware, standing_wishes(settings))
         self._settings = settings
@@ -47,6 +49,7 @@ class App:
     def start(self) -> None:
         """Answer from now on."""
         self.worker.start()
+        self._watchdog.start()
         self.http.start(self._router)
 
     def load(self) -> Load:
@@ -55,6 +58,7 @@ class App:
 
     def stop(self, finish_s: float = FINISH_SECONDS) -> bool:
         """Let requests finish for `finish_s`, cut the rest at a round border; whether all ended in an orderly way."""
+        self._watchdog.stop()
         self.loads.cancel()
         ended = self.http.stop(finish_s, self.worker.cancel_all)
         return self.worker.stop(WORKER_SECONDS) and ended

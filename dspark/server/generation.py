@@ -82,7 +82,8 @@ class Generation:
     def run(self) -> None:
         for choice, request in enumerate(self._requests):
             if self._ended():
-                raise EngineStopped("the request was called off")
+                self.fail(EngineStopped("the request was called off"))
+                return
             self._decode(choice, replace(request, cancelled=self._ended))
         self._events.put(None)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from dspark.errors import LoadCancelled
+from dspark.errors import DSparkError, LoadCancelled
 from dspark.server.conversation import Conversation
 from dspark.server.hardware import Hardware
 from dspark.server.order import Thinking
@@ -77,6 +77,7 @@ class Load:
 
     def fail(self, error: Exception) -> None:
         self.error = error
+        _logger.error("%s: %s could not be loaded: %s", self.id, self.name, error, exc_info=_traceback(error))
         self._end()
 
     def wait(self) -> None:
@@ -241,3 +242,8 @@ class Load:
     def _end(self) -> None:
         self._shelf.ended(self, self.error)
         self._done.set()
+
+
+def _traceback(error: Exception) -> Exception | None:
+    """Of a defect; what is raised on purpose explains itself."""
+    return None if isinstance(error, DSparkError) else error

@@ -1,5 +1,6 @@
 """A race over HTTP: several ways to decode one prompt, one after another, and whether they said the same."""
 
+import logging
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -30,6 +31,8 @@ PLAIN = SpeculationOptions("baseline")
 COMMENT = b": nothing yet\n\n"
 
 Told = dict[str, Any]
+
+_logger = logging.getLogger(__name__)
 
 
 class ArmField(Wire):
@@ -90,7 +93,8 @@ class Race:
     def run(self) -> None:
         for told in self._run():
             if self._cancelled:
-                raise EngineStopped("the race was called off")
+                self.fail(EngineStopped("the race was called off"))
+                return
             self._told.put(told)
         self._told.put(None)
 
@@ -212,6 +216,7 @@ def _stream(race: Race, request: HttpRequest, keepalive_s: float) -> Generator[b
                 return
             yield COMMENT if told is None else sse.frame(told, told["type"])
     except Exception as error:
+        _logger.error("%s: the race broke off", request.id, exc_info=error)
         yield sse.frame({"type": "error", "error": error_object(error)}, "error")
 
 

@@ -68,7 +68,10 @@ class Subscription:
 
 
 class Telemetry:
-    """Counters since the server began, the latest rounds, and who listens to them."""
+    """Counters since the server began, the latest rounds, and who listens to them.
+
+    `generating` is the id of the request that is decoded now, `progress_at` when something was last heard of one.
+    """
 
     def __init__(self) -> None:
         self.started = time.time()
@@ -83,7 +86,8 @@ class Telemetry:
         self._histogram: Counter[int] = Counter()
         self._recent: deque[dict[str, Any]] = deque(maxlen=ROUNDS_KEPT)
         self._readers: set[Subscription] = set()
-        self._slow_s = _slow_round_seconds()
+        self.slow_round_s = _slow_round_seconds()
+        self.generating: str | None = None
         self.allocator: Allocator | None = None
         self.roofline: dict[str, Any] | None = None
         self.last_context_tokens: int | None = None
@@ -93,9 +97,11 @@ class Telemetry:
     def watched(self, id_: str, mode: str, prompt_tokens: int) -> Iterator["Watched"]:
         """Around one generation, on the worker's thread: whichever way it ends, it is counted and its end is told."""
         watch = Watched(self, id_, mode, prompt_tokens)
+        self.generating, self.progress_at = id_, time.time()
         try:
             yield watch
         finally:
+            self.generating = None
             watch.close()
 
     @contextmanager
@@ -129,7 +135,7 @@ class Telemetry:
             if told["drafted"]:
                 self._histogram[told["accepted"]] += 1
         self.tell(told)
-        if told["ms"] > self._slow_s * 1e3:
+        if told["ms"] > self.slow_round_s * 1e3:
             _logger.warning("%s: round %d took %.1f s", told["req"], told["i"], told["ms"] / 1e3)
 
     def count(self, outcome: Outcome, statistics: Statistics | None) -> None:

@@ -176,7 +176,7 @@ class Worker:
                 # Of a defect the log tells more; this is for everyone to see.
                 told = str(error) if isinstance(error, DSparkError) else type(error).__name__
                 self.last_error = " ".join(told.split())
-                _logger.error("a job failed", exc_info=error)
+                _logger.error("a job failed: %s", self.last_error)  # who waits for it tells the rest, under its own id
             job.fail(error)
         except BaseException:
             job.fail(EngineStopped(self._last_words()))
