@@ -3,7 +3,7 @@
 All calls must come from one thread, the one that touches MLX.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import mlx.core as mx
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -18,9 +18,11 @@ from dspark.decoding.request import Request, Sampling, Speculation, SpeculationO
 from dspark.decoding.sampling import Chooser
 from dspark.decoding.verdict import TopTwo
 from dspark.drafters.drafter import Drafter
-from dspark.errors import EngineBusy, NotLoaded, ProfileError, PromptError, UsageError
+from dspark.errors import CheckpointError, EngineBusy, NotLoaded, ProfileError, PromptError, UsageError
 from dspark.pair import Loaded, LoadOptions, Pair, Phase, in_force, load_pair, plugged, unheard
 from dspark.targets.footprint import Footprint, bytes_per_token, cache_footprint
+from dspark.targets.traffic import Traffic
+from dspark.targets.weighing import weigh
 from dspark.tuning.acceptance import Prior
 from dspark.tuning.costs import CostModel
 from dspark.tuning.measure import measure_costs
@@ -116,7 +118,7 @@ class Engine:
             raise UsageError(f"the drafter {loaded.drafter} has no confidence head; leave the confidence threshold out")
         return Speculation(mode, cap, default.lookup if options.lookup is None else options.lookup, confidence)
 
-    def generate(self, request: Request) -> Iterator[Event]:
+    def generate(self, request: Request) -> Generator[Event]:
         """Decode a prompt; see `dspark.decoding.events` for the order of events. Closing the iterator stops it.
 
         Raises:
@@ -135,7 +137,7 @@ class Engine:
         drafter = pair.drafter if speculation.mode not in ("baseline", "lookup") else None
         return Decoding(pair.target, drafter, self._pilot(speculation, drafter), request, lookup=speculation.lookup)
 
-    def _run(self, decoding: Decoding) -> Iterator[Event]:
+    def _run(self, decoding: Decoding) -> Generator[Event]:
         self._require_idle()
         self._generating = True
         try:
@@ -192,6 +194,13 @@ class Engine:
             self._generating = False
         self._pair, self._costs = in_force(pair, profile), None
         return profile
+
+    def traffic(self) -> Traffic | None:
+        """What a decoded token of the loaded target moves through memory; None where it cannot be told."""
+        try:
+            return weigh(self._require().target)
+        except CheckpointError:
+            return None
 
     def footprint(self) -> Footprint:
         """What the loaded target reads and keeps a token."""

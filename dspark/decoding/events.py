@@ -99,7 +99,8 @@ class Statistics:
 class Finished:
     """The last event. `tokens` are the ids of the answer (no end-of-sequence id), `text` all of it.
 
-    `logprobs` has one entry a token where the request asked for them, as has `RoundCommitted`.
+    `logprobs` has one entry a token where the request asked for them, as has `RoundCommitted`; `stop_string` is the one
+    that ended the answer, where one did.
     """
 
     reason: FinishReason
@@ -107,6 +108,7 @@ class Finished:
     text: str
     statistics: Statistics
     logprobs: tuple[TokenLogprob, ...] = ()
+    stop_string: str | None = None
 
 
 Event = PrefillProgress | RoundCommitted | Text | Finished

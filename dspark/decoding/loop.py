@@ -186,4 +186,5 @@ class Decoding:
                 decode_seconds=now - first,
             ),
             logprobs=tuple(sequence.logprobs[: len(sequence.stop.tokens)]),
+            stop_string=sequence.stop.matched,
         )
