@@ -144,7 +144,7 @@ class Engine:
             NotLoaded, EngineBusy, UsageError, PromptError, InsufficientMemory: at once, before anything runs.
             DecodingError: from the iterator.
         """
-        return self._run(self.start(request))
+        return self.run(self.start(request))
 
     def start(self, request: Request) -> Decoding:
         """A decoding that has not begun, for callers that want its state (`Decoding.sequence`) beside its events."""
@@ -160,7 +160,8 @@ class Engine:
         pilot = self._pilot(speculation, drafter)
         return Decoding(pair.target, drafter, pilot, request, lookup=speculation.lookup, chunk_tokens=chunk)
 
-    def _run(self, decoding: Decoding) -> Generator[Event]:
+    def run(self, decoding: Decoding) -> Generator[Event]:
+        """The events of a decoding that `start` made. Raises as `generate` does."""
         self._require_idle()
         self._generating, cold, self._cold = True, self._cold, False
         before = self._guard.strain().swap_used_bytes

@@ -66,7 +66,7 @@ class Linux:
             *(
                 Limit(
                     f"this process's {what} (ulimit {flag})",
-                    f"raise it with ulimit {flag}",
+                    "raise that limit",
                     sizes[name],
                     max(sizes[name] - taken[counter], 0),
                 )
@@ -109,7 +109,7 @@ class Linux:
                 # File cache is counted as used, and given back on demand.
                 cache = read.counters(self._text(f"{base}/memory.stat")).get("inactive_file", 0)
                 free = min(max(limit - used + cache, 0), limit)
-                found.append(Limit("the container's memory limit", "raise the container's limit", limit, free))
+                found.append(Limit("the container's memory limit", "raise that limit", limit, free))
         return tuple(found)
 
     def _folders(self, path: str) -> list[str]:

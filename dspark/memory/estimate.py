@@ -16,13 +16,14 @@ _ROUND_ROWS = 32  # the most that a round verifies
 class PrefillCost:
     """Bytes of one sequence.
 
-    `cache` is what the target keeps, `context_bytes` what the drafter keeps a token. While a chunk is computed, each of
-    its rows takes `row_bytes`, and `score_bytes` more for every token in front of it: attention scores, where no kernel
+    `cache` is what the target keeps, `context_bytes` what the drafter keeps a token. Of one layer at a time the cache
+    lies there twice while it grows: `layer_bytes` a token. While a chunk is computed, each of its rows takes `row_bytes`, and `score_bytes` more for every token in front of it: attention scores, where no kernel
     fuses them away. Attention looks back at most `span` tokens (None: at all). `quantized`: whether the cache is.
     """
 
     cache: CacheFootprint
     context_bytes: int
+    layer_bytes: int
     row_bytes: int
     score_bytes: float
     span: int | None = None
@@ -43,7 +44,7 @@ class PrefillCost:
         before = self.held(cached)
         ends = [*range(cached + chunk, tokens, chunk), tokens]
         reading = max(self.held(end) + self._transient(min(chunk, end - cached), end) for end in ends)
-        decoding = self.held(tokens + ahead) + self._transient(min(_ROUND_ROWS, tokens), tokens + ahead)
+        decoding = self.held(tokens + ahead) + self._transient(min(_ROUND_ROWS, tokens + ahead), tokens + ahead)
         return max(reading, decoding) - before
 
     def chunk(self, room_bytes: int, tokens: int, most: int, *, cached: int = 0, ahead: int = 0) -> int | None:
@@ -65,4 +66,4 @@ class PrefillCost:
 
     def _transient(self, rows: int, depth: int) -> int:
         seen = depth if self.span is None else min(depth, self.span + rows)
-        return int(rows * (self.row_bytes + self.score_bytes * seen))
+        return int(rows * (self.row_bytes + self.score_bytes * seen) + (depth - rows) * self.layer_bytes)

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import mlx.core as mx
 
 from dspark.errors import InsufficientMemory
-from dspark.machine import platform
+from dspark.machine import heap, platform
 from dspark.machine.ceilings import Ceiling, binding, ceilings, hard_ceilings
 from dspark.machine.facts import Pressure, Strain
 from dspark.machine.platform import Platform
@@ -156,10 +156,10 @@ class MemoryGuard:
     def _give_back(self, step: Step) -> int:
         if step == "allocator":
             freed = int(mx.get_cache_memory())
-            mx.clear_cache()
         else:
             freed = self.holder.shed(step) if self.holder is not None else 0
-            mx.clear_cache()  # what the holder let go is the allocator's to keep until then
+        mx.clear_cache()  # also what the holder let go is the allocator's to keep until then
+        heap.trim()
         self._shed[step] += 1
         self._shed_bytes += freed
         return freed

@@ -39,10 +39,22 @@ def measure_prefill(target: Target, drafter: Drafter | None) -> PrefillCost:
     mx.eval(held)
     peak = mx.get_peak_memory() - before
     per_token = sum(array.nbytes for array in context.arrays) // rows if context is not None else 0
+    footprint = cache_footprint(target)
     kept = PrefillCost(
-        cache_footprint(target), per_token, 0, _score_bytes(target, cache), _span(cache), target.kv_bits is not None
+        footprint,
+        context_bytes=per_token,
+        layer_bytes=footprint.per_token // max(sum(_grows(entry) for entry in leaves(cache.entries)), 1),
+        row_bytes=0,
+        score_bytes=_score_bytes(target, cache),
+        span=_span(cache),
+        quantized=target.kv_bits is not None,
     )
-    return replace(kept, row_bytes=max(peak - kept.peak(rows, rows), 0) // rows)
+    rest = peak - kept.held(rows) - int(kept.score_bytes * rows * rows)
+    return replace(kept, row_bytes=max(rest, 0) // rows)
+
+
+def _grows(entry: Any) -> bool:
+    return hasattr(entry, "offset") and not getattr(entry, "max_size", None)
 
 
 def _span(cache: TargetCache) -> int | None:
