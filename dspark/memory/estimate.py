@@ -17,8 +17,9 @@ class PrefillCost:
     """Bytes of one sequence.
 
     `cache` is what the target keeps, `context_bytes` what the drafter keeps a token. Of one layer at a time the cache
-    lies there twice while it grows: `layer_bytes` a token. While a chunk is computed, each of its rows takes `row_bytes`, and `score_bytes` more for every token in front of it: attention scores, where no kernel
-    fuses them away. Attention looks back at most `span` tokens (None: at all). `quantized`: whether the cache is.
+    lies there twice while it grows: `layer_bytes` a token. While a chunk is computed, each of its rows takes
+    `row_bytes`, and `score_bytes` more for every token in front of it: attention scores, where no kernel fuses them
+    away. Attention looks back at most `span` tokens (None: at all). `quantized`: whether the cache is.
     """
 
     cache: CacheFootprint

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 from mlx_lm.models import cache as mlx_cache
 from mlx_lm.models.base import scaled_dot_product_attention
 
@@ -85,12 +86,18 @@ def _attention_peak(target: Target, entry: Any, heads: int, depth: int) -> int:
     """What one layer's attention takes over `depth` tokens, keys and values apart."""
     keys, values = _zeros(entry.keys, depth), _zeros(entry.values, depth)
     queries = mx.zeros((1, heads, _SCORE_ROWS, _shape(entry, entry.keys)[-1]), dtype=target.dtype)
-    mx.eval(queries, keys, values)
+    sinks = mx.zeros((heads,), dtype=target.dtype) if _has_sinks(target) else None
+    mx.eval(queries, keys, values, sinks)
     mx.clear_cache()
     before = mx.get_active_memory()
     mx.reset_peak_memory()
-    mx.eval(scaled_dot_product_attention(queries, keys, values, entry, scale=1.0, mask="causal"))
+    mx.eval(scaled_dot_product_attention(queries, keys, values, entry, scale=1.0, mask="causal", sinks=sinks))
     return int(mx.get_peak_memory() - before)
+
+
+def _has_sinks(target: Target) -> bool:
+    """Whether its attention has sinks, which MLX computes in another way."""
+    return any(path.endswith("sinks") for path, _ in tree_flatten(target.model.parameters()))
 
 
 def _heads(target: Target, least: int) -> int:
@@ -103,13 +110,13 @@ def _heads(target: Target, least: int) -> int:
 
 def _shape(entry: Any, stored: Any) -> tuple[int, ...]:
     """[1, heads, rows, features] of keys or values, also of quantized ones."""
-    if isinstance(stored, tuple):
+    if isinstance(stored, list | tuple):
         packed = stored[0].shape
         return (*packed[:-1], packed[-1] * 32 // entry.bits)
     return tuple(stored.shape)
 
 
 def _zeros(stored: Any, depth: int) -> Any:
-    if isinstance(stored, tuple):
+    if isinstance(stored, list | tuple):
         return tuple(_zeros(part, depth) for part in stored)
     return mx.zeros((*stored.shape[:2], depth, stored.shape[-1]), dtype=stored.dtype)
