@@ -158,7 +158,7 @@ class Engine:
         request = replace(request, max_tokens=min(request.max_tokens, pair.loaded.context_window - length))
         chunk = self._guard.admit(self.prefill_cost, length, PREFILL_CHUNK_TOKENS, answer=request.max_tokens)
         pilot = self._pilot(speculation, drafter)
-        return Decoding(pair.target, drafter, pilot, request, lookup=speculation.lookup, chunk_tokens=chunk)
+        return Decoding(pair.target, drafter, pilot, request, lookup=speculation.lookup, chunk=chunk)
 
     def run(self, decoding: Decoding) -> Generator[Event]:
         """The events of a decoding that `start` made. Raises as `generate` does."""

@@ -39,7 +39,7 @@ class Decoding:
         request: Request,
         *,
         lookup: bool,
-        chunk_tokens: int = PREFILL_CHUNK_TOKENS,
+        chunk: int = PREFILL_CHUNK_TOKENS,
     ) -> None:
         self._target = target
         chooser = Chooser(request.sampling, target.vocabulary)
@@ -58,7 +58,7 @@ class Decoding:
             request.constraint(target) if request.constraint is not None else None,
         )
         self._lookup = lookup
-        self._chunk_tokens = chunk_tokens
+        self._chunk = chunk
         self._started = time.perf_counter()
         self._first_token_at: float | None = None
         self._cleared_at = 0
@@ -107,7 +107,7 @@ class Decoding:
             if self._cancelled():
                 yield PrefillProgress(at, total, done=True)
                 return
-            chunk = sequence.prompt[at : min(at + self._chunk_tokens, total - 1)]
+            chunk = sequence.prompt[at : min(at + self._chunk, total - 1)]
             rows = self._rounds.feed(sequence, mx.array([chunk], dtype=mx.int32))[1]
             held = sequence.cache.arrays
             if sequence.context is not None:

@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 
 
 class Holder(Protocol):
-    """Keeps what can be rebuilt: a prefix cache. `held_bytes` is all that it could give back."""
+    """Keeps what can be rebuilt: a prefix cache. `nbytes` is all that it could give back."""
 
     @property
-    def held_bytes(self) -> int: ...
+    def nbytes(self) -> int: ...
 
-    def shed(self, step: Step) -> int:
-        """Give back what `step` names, on the generation thread; the bytes that came back."""
+    def shed(self, what: Literal["rungs", "older", "all"], /) -> int:
+        """Give back snapshots inside prompts, all prompts but the newest, or all; the bytes that came back."""
 
 
 @dataclass(frozen=True)
@@ -95,29 +95,37 @@ class MemoryGuard:
         return ceilings(self._here, size if isinstance(size, int) else None, mx.get_active_memory())
 
     def admit(
-        self, cost: Callable[[], PrefillCost], tokens: int, chunk: int, *, cached: int = 0, answer: int = 0
+        self,
+        cost: Callable[[], PrefillCost],
+        tokens: int,
+        chunk: int,
+        *,
+        cached: Callable[[], int] = lambda: 0,
+        answer: int = 0,
     ) -> int:
-        """In which chunks to read a prompt of `tokens`, `cached` of them held already: `chunk`, or shorter ones.
+        """In which chunks to read a prompt of `tokens`: `chunk`, or shorter ones.
 
-        Shorter chunks are tried first, since they cost milliseconds; then what is kept is given back, cheapest first,
-        but only where that can help.
+        `cached` tells how many of them are held already, `answer` how long the answer may be. Shorter chunks are tried
+        first, since they cost milliseconds; then what is kept is given back, cheapest first, where that can help.
 
         Raises:
             InsufficientMemory: it does not fit.
         """
-        if not self.enabled or tokens - cached <= SMALL_TOKENS:
+        if not self.enabled or tokens - cached() <= SMALL_TOKENS:
             return chunk
         estimate, ahead = cost(), min(answer, ANSWER_TOKENS)
         steps: list[Step] = list(LADDER)
         while (ceiling := binding(self.ceilings())) is not None:
-            fitting = estimate.chunk(ceiling.room_bytes, tokens, chunk, cached=cached, ahead=ahead)
+            held = cached()  # giving back may take it
+            fitting = estimate.chunk(ceiling.room_bytes, tokens, chunk, cached=held, ahead=ahead)
             if fitting is not None:
                 self._shortened += fitting < chunk
                 return fitting
-            most = ceiling.room_bytes + self._spare_bytes()
-            if not steps or estimate.chunk(most, tokens, chunk, cached=cached, ahead=ahead) is None:
+            most = ceiling.room_bytes + (self.holder.nbytes if self.holder is not None else 0)
+            hopeless = not steps or estimate.chunk(most, tokens, chunk, cached=held, ahead=ahead) is None
+            if hopeless and steps != list(LADDER):  # the allocator's own costs nothing
                 self._refused += 1
-                raise _refusal(estimate, ceiling, tokens, cached, ahead)
+                raise _refusal(estimate, ceiling, tokens, held, ahead)
             self._give_back(steps.pop(0))
         return chunk
 
@@ -163,9 +171,6 @@ class MemoryGuard:
         self._shed[step] += 1
         self._shed_bytes += freed
         return freed
-
-    def _spare_bytes(self) -> int:
-        return int(mx.get_cache_memory()) + (self.holder.held_bytes if self.holder is not None else 0)
 
 
 def _refusal(estimate: PrefillCost, ceiling: Ceiling, tokens: int, cached: int, ahead: int) -> InsufficientMemory:

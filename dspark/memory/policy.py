@@ -12,10 +12,10 @@ from typing import Literal
 from dspark.machine.ceilings import Ceiling
 from dspark.machine.facts import PRESSURES, Pressure
 
-Step = Literal["allocator", "rungs", "older slots", "everything"]
-# The buffers that the allocator keeps for later; snapshots inside kept prompts; all kept prompts but the newest; all.
-LADDER: tuple[Step, ...] = ("allocator", "rungs", "older slots", "everything")
-_WARNED = LADDER.index("everything")  # a warning stops before it
+Step = Literal["allocator", "rungs", "older", "all"]
+# Buffers that the allocator keeps for later; snapshots inside kept prompts; all kept prompts but the newest; all.
+LADDER: tuple[Step, ...] = ("allocator", "rungs", "older", "all")
+_WARNED = LADDER.index("all")  # a warning stops before it
 
 REARM_S = 15.0  # systems take seconds to notice what was given back
 CALM_S = 30.0

@@ -39,17 +39,17 @@ class Clock:
 
 
 class Kept:
-    """A prefix cache of `held_bytes`, all of it given back by one step; notes what was asked of it."""
+    """A prefix cache of `nbytes`, all of it given back by one step; notes what was asked of it."""
 
-    def __init__(self, here: Set | None = None, held_bytes: int = 0, given_by: str = "everything") -> None:
+    def __init__(self, here: Set | None = None, nbytes: int = 0, given_by: str = "all") -> None:
         self.asked: list[str] = []
-        self.held_bytes = held_bytes
+        self.nbytes = nbytes
         self._here, self._given_by = here, given_by
 
     def shed(self, step: str) -> int:
         self.asked.append(step)
         if step != self._given_by or self._here is None or self._here.free is None:
             return 0
-        freed, self.held_bytes = self.held_bytes, 0
+        freed, self.nbytes = self.nbytes, 0
         self._here.free += freed
         return freed

@@ -25,14 +25,14 @@ COST = PrefillCost(CacheFootprint(100_000, (), 0), 0, 0, 100_000, 0.0)
 GIB = 1 << 30
 
 
-def guard(here, held=0, given_by="everything"):
+def guard(here, held=0, given_by="all"):
     made = MemoryGuard(here, Clock())
     made.holder = Kept(here, held, given_by)
     return made
 
 
 def admit(one, tokens, cached=0):
-    return one.admit(lambda: COST, tokens, 2048, cached=cached)
+    return one.admit(lambda: COST, tokens, 2048, cached=lambda: cached)
 
 
 def test_what_fits_is_read_in_whole_chunks():
@@ -46,16 +46,16 @@ def test_a_prompt_that_nearly_fits_is_read_in_shorter_chunks_before_anything_is_
 
 
 def test_k4_what_is_kept_is_given_back_cheapest_first_and_no_further_than_needed():
-    one = guard(Set(16 * GB, GB, "normal"), held=GB, given_by="older slots")
+    one = guard(Set(16 * GB, GB, "normal"), held=GB, given_by="older")
     assert admit(one, 8192) == 2048
-    assert one.holder.asked == ["rungs", "older slots"]
+    assert one.holder.asked == ["rungs", "older"]
 
 
 def test_k4_a_prompt_that_would_not_fit_anyway_costs_no_conversation():
     one = guard(Set(16 * GB, GB, "normal"), held=GB)
     with pytest.raises(InsufficientMemory):
         admit(one, 100_000)
-    assert one.holder.asked == [] and one.holder.held_bytes == GB
+    assert one.holder.asked == [] and one.holder.nbytes == GB
 
 
 def test_a_refusal_names_need_ceiling_and_remedy():
@@ -130,14 +130,14 @@ def test_k4_pressure_is_answered_between_rounds_by_fresh_readings():
     here.pressure = "critical"
     clock.now_s += POLL_S
     one.border()
-    assert one.holder.asked == ["rungs", "rungs", "older slots", "everything"]
+    assert one.holder.asked == ["rungs", "rungs", "older", "all"]
 
 
 def test_a_container_that_is_nearly_full_counts_as_pressure_although_none_is_reported():
     nearly = Limit("the container's memory limit", "raise that limit", 4 * GB, GB // 16)
     one = guard(Set(64 * GB, 32 * GB, "normal", limits=(nearly,)))
     one.border()
-    assert one.holder.asked == ["rungs", "older slots", "everything"]
+    assert one.holder.asked == ["rungs", "older", "all"]
 
 
 # The engine.
