@@ -4,6 +4,7 @@ All calls must come from one thread, the one that touches MLX.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import mlx.core as mx
@@ -166,13 +167,14 @@ class Engine:
         self._generating, cold, self._cold = True, self._cold, False
         before = self._guard.strain().swap_used_bytes
         try:
-            for event in decoding.events():
-                if isinstance(event, Finished):
-                    swapped = _grown(before, self._guard.strain().swap_used_bytes)
-                    told = replace(event.statistics, swap_delta_bytes=swapped, cold=cold)
-                    event = replace(event, statistics=told)
-                yield event
-                self._guard.border()
+            with closing(decoding.events()) as events:
+                for event in events:
+                    if isinstance(event, Finished):
+                        swapped = _grown(before, self._guard.strain().swap_used_bytes)
+                        told = replace(event.statistics, swap_delta_bytes=swapped, cold=cold)
+                        event = replace(event, statistics=told)
+                    yield event
+                    self._guard.border()
         finally:
             self._generating = False
 

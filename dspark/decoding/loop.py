@@ -64,7 +64,7 @@ class Decoding:
         self._cleared_at = 0
         self._slow_round_s = _slow_round_s()
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event]:
         """Decode. However this ends, both caches hold exactly `sequence.record` afterwards.
 
         Raises:
