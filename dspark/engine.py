@@ -4,6 +4,8 @@ All calls must come from one thread, the one that touches MLX.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import replace
 
 import mlx.core as mx
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -12,13 +14,18 @@ from dspark.arrays import floats, integers
 from dspark.calibrating.agenda import Stage
 from dspark.calibrating.calibration import Point, calibrated, recheck
 from dspark.calibrating.scope import Question, Scope
-from dspark.decoding.events import Event
+from dspark.decoding.events import Event, Finished
 from dspark.decoding.loop import PREFILL_CHUNK_TOKENS, Decoding
 from dspark.decoding.request import Request, Sampling, Speculation, SpeculationOptions
 from dspark.decoding.sampling import Chooser
 from dspark.decoding.verdict import TopTwo
 from dspark.drafters.drafter import Drafter
 from dspark.errors import CheckpointError, EngineBusy, NotLoaded, ProfileError, PromptError, UsageError
+from dspark.machine.ceilings import binding
+from dspark.memory.estimate import PrefillCost
+from dspark.memory.guard import MemoryGuard, MemoryReport
+from dspark.memory.probing import measure_prefill
+from dspark.memory.window import window_warning
 from dspark.pair import Loaded, LoadOptions, Pair, Phase, in_force, load_pair, plugged, unheard
 from dspark.targets.footprint import Footprint, bytes_per_token, cache_footprint
 from dspark.targets.traffic import Traffic
@@ -35,10 +42,13 @@ __all__ = ["Engine", "LoadOptions", "Loaded"]
 class Engine:
     """Loads a pair, generates with it, and measures it."""
 
-    def __init__(self) -> None:
+    def __init__(self, guard: MemoryGuard | None = None) -> None:
         self._pair: Pair | None = None
         self._costs: CostModel | None = None
+        self._prefill_cost: PrefillCost | None = None
+        self._guard = guard or MemoryGuard()
         self._generating = False
+        self._cold = True
 
     @property
     def loaded(self) -> Loaded | None:
@@ -61,8 +71,18 @@ class Engine:
             As `dspark.pair.load_pair`; EngineBusy while a generation runs. Nothing is loaded afterwards.
         """
         self.unload()
-        self._pair = load_pair(options, entering)
+        if options.memory_guard is not None:
+            self._guard.enabled = options.memory_guard
+        self._pair = self._warned(load_pair(options, entering))
+        self._cold = True
         return self._pair.loaded
+
+    def _warned(self, pair: Pair) -> Pair:
+        """`pair`, with a note where its context window does not fit this machine."""
+        target, loaded = pair.target, pair.loaded
+        ceiling, quantized = binding(self._guard.ceilings()), target.kv_bits is not None
+        warning = window_warning(cache_footprint(target), loaded.context_window, ceiling, quantized=quantized)
+        return pair if warning is None else replace(pair, loaded=replace(loaded, notes=(*loaded.notes, warning)))
 
     def plug(self, drafter: Drafter) -> Loaded:
         """Give the loaded target a drafter of your own; see `dspark.drafters.drafter.Drafter` for what it must do.
@@ -72,7 +92,7 @@ class Engine:
         """
         if self._generating:
             raise EngineBusy("a generation is running; cancel it before changing the drafter")
-        self._pair, self._costs = plugged(self._require(), drafter), None
+        self._pair, self._costs, self._prefill_cost = plugged(self._require(), drafter), None, None
         return self._pair.loaded
 
     def unload(self) -> int:
@@ -84,7 +104,7 @@ class Engine:
         if self._generating:
             raise EngineBusy("a generation is running; cancel it before loading or unloading a model")
         before = mx.get_active_memory()
-        self._pair, self._costs = None, None
+        self._pair, self._costs, self._prefill_cost = None, None, None
         mx.clear_cache()
         return int(before - mx.get_active_memory())
 
@@ -122,10 +142,10 @@ class Engine:
         """Decode a prompt; see `dspark.decoding.events` for the order of events. Closing the iterator stops it.
 
         Raises:
-            NotLoaded, EngineBusy, UsageError, PromptError: at once, before anything runs.
+            NotLoaded, EngineBusy, UsageError, PromptError, InsufficientMemory: at once, before anything runs.
             DecodingError: from the iterator.
         """
-        return self._run(self.start(request))
+        return self.run(self.start(request))
 
     def start(self, request: Request) -> Decoding:
         """A decoding that has not begun, for callers that want its state (`Decoding.sequence`) beside its events."""
@@ -135,15 +155,44 @@ class Engine:
         request.sampling.check(pair.loaded.vocabulary)
         speculation = self.resolve(request.speculation)
         drafter = pair.drafter if speculation.mode not in ("baseline", "lookup") else None
-        return Decoding(pair.target, drafter, self._pilot(speculation, drafter), request, lookup=speculation.lookup)
+        length = len(request.prompt)
+        request = replace(request, max_tokens=min(request.max_tokens, pair.loaded.context_window - length))
+        chunk = self._guard.admit(self.prefill_cost, length, PREFILL_CHUNK_TOKENS, answer=request.max_tokens)
+        pilot = self._pilot(speculation, drafter)
+        return Decoding(pair.target, drafter, pilot, request, lookup=speculation.lookup, chunk=chunk)
 
-    def _run(self, decoding: Decoding) -> Generator[Event]:
+    def run(self, decoding: Decoding) -> Generator[Event]:
+        """The events of a decoding that `start` made. Raises as `generate` does."""
         self._require_idle()
-        self._generating = True
+        self._generating, cold, self._cold = True, self._cold, False
+        before = self._guard.strain().swap_used_bytes
         try:
-            yield from decoding.events()
+            with closing(decoding.events()) as events:
+                for event in events:
+                    if isinstance(event, Finished):
+                        swapped = _grown(before, self._guard.strain().swap_used_bytes)
+                        told = replace(event.statistics, swap_delta_bytes=swapped, cold=cold)
+                        event = replace(event, statistics=told)
+                    yield event
+                    self._guard.border()
         finally:
             self._generating = False
+
+    def prefill_cost(self) -> PrefillCost:
+        """What reading a prompt takes, measured at the first call after a load."""
+        if self._prefill_cost is None:
+            pair = self._require()
+            self._prefill_cost = measure_prefill(pair.target, pair.drafter)
+        return self._prefill_cost
+
+    def memory(self) -> MemoryReport:
+        """Memory as MLX and the guard see it now."""
+        return MemoryReport(
+            active_bytes=mx.get_active_memory(),
+            cache_bytes=mx.get_cache_memory(),
+            peak_bytes=mx.get_peak_memory(),
+            guard=self._guard.report(),
+        )
 
     def _pilot(self, speculation: Speculation, drafter: Drafter | None) -> Pilot:
         return pilot_for(
@@ -259,6 +308,11 @@ class Engine:
         if self._pair is None:
             raise NotLoaded("no model is loaded; load one first")
         return self._pair
+
+
+def _grown(before: int | None, after: int | None) -> int | None:
+    """None where a reading is missing, or swap was given back meanwhile: then this request's share cannot be told."""
+    return None if before is None or after is None or after < before else after - before
 
 
 def _check(request: Request, loaded: Loaded) -> None:

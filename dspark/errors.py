@@ -13,6 +13,7 @@ DSparkError
 ├── PromptError              a prompt that is empty, or longer than the context window
 ├── ConstraintError          a schema, a tool choice or a limit that cannot be enforced
 │   └── ExtraMissing         the optional package that would enforce it is not installed
+├── InsufficientMemory       what was asked for would not fit into memory
 ├── NotLoaded                the engine holds no model
 ├── EngineBusy               another generation or load is running
 ├── EngineStopped            the thread that decodes is gone, or ends
@@ -119,6 +120,13 @@ class ConstraintError(DSparkError):
 
 class ExtraMissing(ConstraintError):
     """An optional dependency is not installed."""
+
+
+class InsufficientMemory(DSparkError):
+    """The memory guard refuses. The message names what is needed, what binds and what to do."""
+
+    status = 507
+    code = "insufficient_memory"
 
 
 class NotLoaded(DSparkError):

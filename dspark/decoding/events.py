@@ -59,6 +59,8 @@ class Statistics:
     first token of the answer; decode is everything after it. `accepted_at[k]` of `offered_at[k]` proposals at draft
     position k were accepted, counting only positions that were really tested (every earlier one accepted). `rounds`
     counts rounds after the first token, `emitted` the tokens they settled including an end-of-sequence token.
+    `decay_ratio` is the speed over the last third of rounds by that over the first third (None with too few to tell),
+    `swap_delta_bytes` what went to swap meanwhile, `cold` whether this was the first generation after a load.
     """
 
     prompt_tokens: int
@@ -77,6 +79,9 @@ class Statistics:
     emitted: int
     offered_at: tuple[int, ...]
     accepted_at: tuple[int, ...]
+    decay_ratio: float | None = None
+    swap_delta_bytes: int | None = None
+    cold: bool | None = None
 
     @property
     def accept_len(self) -> float | None:

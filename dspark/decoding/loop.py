@@ -1,5 +1,7 @@
 """The decoding loop: prefill, then rounds until the stop rule ends the answer."""
 
+import logging
+import os
 import time
 from collections.abc import Generator, Iterator
 
@@ -20,13 +22,24 @@ from dspark.tuning.pilot import Pilot
 PREFILL_CHUNK_TOKENS = 2048
 # How often the allocator's unused buffers are given back.
 _CLEAR_EVERY_TOKENS = 256
+SLOW_ROUND_VARIABLE = "MLX_DSPARK_SLOW_ROUND_LOG_S"
+_SLOW_ROUND_S = 10.0
+
+_LOG = logging.getLogger("dspark.decoding")
 
 
 class Decoding:
     """One generation. Iterate over `events` once; `sequence` tells the state at any time, also after an early exit."""
 
     def __init__(
-        self, target: Target, drafter: Drafter | None, pilot: Pilot, request: Request, *, lookup: bool
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        pilot: Pilot,
+        request: Request,
+        *,
+        lookup: bool,
+        chunk: int = PREFILL_CHUNK_TOKENS,
     ) -> None:
         self._target = target
         chooser = Chooser(request.sampling, target.vocabulary)
@@ -45,11 +58,13 @@ class Decoding:
             request.constraint(target) if request.constraint is not None else None,
         )
         self._lookup = lookup
+        self._chunk = chunk
         self._started = time.perf_counter()
         self._first_token_at: float | None = None
         self._cleared_at = 0
+        self._slow_round_s = _slow_round_s()
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event]:
         """Decode. However this ends, both caches hold exactly `sequence.record` afterwards.
 
         Raises:
@@ -92,8 +107,8 @@ class Decoding:
             if self._cancelled():
                 yield PrefillProgress(at, total, done=True)
                 return
-            chunk = sequence.prompt[at : min(at + PREFILL_CHUNK_TOKENS, total - 1)]
-            _, rows = self._rounds.feed(sequence, mx.array([chunk], dtype=mx.int32))
+            chunk = sequence.prompt[at : min(at + self._chunk, total - 1)]
+            rows = self._rounds.feed(sequence, mx.array([chunk], dtype=mx.int32))[1]
             held = sequence.cache.arrays
             if sequence.context is not None:
                 sequence.context.append(rows, chunk)
@@ -116,11 +131,19 @@ class Decoding:
             sequence.constraint.advance(reading.run)
         settlement = sequence.stop.take(reading.run)
         now = time.perf_counter()
+        if now - started > self._slow_round_s:
+            _LOG.warning(
+                "slow round: %.1f s for %d rows behind %d tokens (%s)",
+                now - started,
+                1 + submission.verified,
+                submission.start,
+                reading.outcome.source,
+            )
         if first:
             self._first_token_at = now
         logprobs = reading.logprobs[: len(settlement.tokens)]
         sequence.logprobs += logprobs
-        self._commit(submission, reading, settlement, first=first)
+        self._commit(submission, reading, settlement, now - started, first=first)
         if first:
             yield PrefillProgress(len(sequence.prompt), len(sequence.prompt), done=True)
         yield RoundCommitted(
@@ -145,12 +168,15 @@ class Decoding:
     def _more_than(self, tokens: int) -> bool:
         return self.sequence.stop.remaining > tokens
 
-    def _commit(self, submission: Submission, reading: Reading, settlement: Settlement, *, first: bool) -> None:
+    def _commit(
+        self, submission: Submission, reading: Reading, settlement: Settlement, seconds: float, *, first: bool
+    ) -> None:
         sequence, outcome = self.sequence, reading.outcome
         if not first:
             # Proposals after the end of the answer never happened, to the counts as to the text.
             verified = min(submission.verified, settlement.count)
-            sequence.tally.count(outcome.source, verified, min(outcome.accepted, settlement.count), settlement.count)
+            accepted = min(outcome.accepted, settlement.count)
+            sequence.tally.count(outcome.source, verified, accepted, settlement.count, seconds)
             self._pilot.observe(outcome)
         if settlement.reason is not None:
             self._pending = None
@@ -188,3 +214,13 @@ class Decoding:
             logprobs=tuple(sequence.logprobs[: len(sequence.stop.tokens)]),
             stop_string=sequence.stop.matched,
         )
+
+
+def _slow_round_s() -> float:
+    """How long a round may take before it is told of."""
+    given = os.environ.get(SLOW_ROUND_VARIABLE, "")
+    try:
+        return float(given or _SLOW_ROUND_S)
+    except ValueError:
+        _LOG.warning("%s=%s is not a number of seconds; %g is in force", SLOW_ROUND_VARIABLE, given, _SLOW_ROUND_S)
+        return _SLOW_ROUND_S
