@@ -231,7 +231,7 @@ def test_a_suite_races_what_it_can_and_says_what_it_cannot(suite, tmp_path, caps
     assert [race["state"] for race in races] == ["done", "failed", "failed", "failed", "done", "done"]
     assert "nowhere" in races[2]["error"] and "--depth" in races[1]["error"]
     assert [race["result"]["summary"]["verdict"] for race in races if race["result"]] == ["identical"] * 3
-    assert [line for line in said.err.splitlines() if line.startswith("race ")][5].startswith("race 6 of 6: ")
+    assert [line for line in said.err.splitlines() if line.startswith("race ")][5].startswith("race 6 of 6:")
     assert "\x1b" not in said.err + said.out and "failed" in said.out
 
 
