@@ -4,6 +4,7 @@ All calls must come from one thread, the one that touches MLX.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import mlx.core as mx
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -19,7 +20,11 @@ from dspark.decoding.sampling import Chooser
 from dspark.decoding.verdict import TopTwo
 from dspark.drafters.drafter import Drafter
 from dspark.errors import EngineBusy, NotLoaded, ProfileError, PromptError, UsageError
+from dspark.hub import checkpoint
 from dspark.pair import Loaded, LoadOptions, Pair, Phase, in_force, load_pair, plugged, unheard
+from dspark.prefix.cache import PrefixCache
+from dspark.prefix.opening import open_prefix_cache
+from dspark.prefix.options import PrefixOptions
 from dspark.targets.footprint import Footprint, bytes_per_token, cache_footprint
 from dspark.tuning.acceptance import Prior
 from dspark.tuning.costs import CostModel
@@ -29,6 +34,9 @@ from dspark.tuning.profile import Profile
 
 __all__ = ["Engine", "LoadOptions", "Loaded"]
 
+# Forwards of fewer rows are recorded for a rollback, and every chunk costs an evaluation and an event.
+_LEAST_CHUNK_TOKENS = 128
+
 
 class Engine:
     """Loads a pair, generates with it, and measures it."""
@@ -37,6 +45,8 @@ class Engine:
         self._pair: Pair | None = None
         self._costs: CostModel | None = None
         self._generating = False
+        self._prefix_options = PrefixOptions()
+        self._prefix: PrefixCache | None = None
 
     @property
     def loaded(self) -> Loaded | None:
@@ -59,8 +69,11 @@ class Engine:
             As `dspark.pair.load_pair`; EngineBusy while a generation runs. Nothing is loaded afterwards.
         """
         self.unload()
-        self._pair = load_pair(options, entering)
-        return self._pair.loaded
+        pair = load_pair(options, entering)
+        self._prefix_options = options.prefix
+        self._prefix = _prefix_cache(pair, options.prefix)
+        self._pair = pair
+        return pair.loaded
 
     def plug(self, drafter: Drafter) -> Loaded:
         """Give the loaded target a drafter of your own; see `dspark.drafters.drafter.Drafter` for what it must do.
@@ -70,8 +83,11 @@ class Engine:
         """
         if self._generating:
             raise EngineBusy("a generation is running; cancel it before changing the drafter")
-        self._pair, self._costs = plugged(self._require(), drafter), None
-        return self._pair.loaded
+        pair = plugged(self._require(), drafter)
+        self._close_prefix()
+        self._prefix = _prefix_cache(pair, self._prefix_options)
+        self._pair, self._costs = pair, None
+        return pair.loaded
 
     def unload(self) -> int:
         """Free the pair; returns the bytes that came back.
@@ -82,6 +98,7 @@ class Engine:
         if self._generating:
             raise EngineBusy("a generation is running; cancel it before loading or unloading a model")
         before = mx.get_active_memory()
+        self._close_prefix()
         self._pair, self._costs = None, None
         mx.clear_cache()
         return int(before - mx.get_active_memory())
@@ -133,7 +150,15 @@ class Engine:
         request.sampling.check(pair.loaded.vocabulary)
         speculation = self.resolve(request.speculation)
         drafter = pair.drafter if speculation.mode not in ("baseline", "lookup") else None
-        return Decoding(pair.target, drafter, self._pilot(speculation, drafter), request, lookup=speculation.lookup)
+        return Decoding(
+            pair.target,
+            drafter,
+            self._pilot(speculation, drafter),
+            request,
+            lookup=speculation.lookup,
+            prefix=self._prefix if self._prefix is not None and self._prefix.enabled else None,
+            chunk=self._prefill_chunk,
+        )
 
     def _run(self, decoding: Decoding) -> Iterator[Event]:
         self._require_idle()
@@ -152,6 +177,23 @@ class Engine:
             costs=self.costs,
             prior=self._prior(),
         )
+
+    @property
+    def prefix_cache(self) -> PrefixCache | None:
+        """What is kept of earlier prompts: `report` tells, `shed` gives memory back, `settle` writes to disk."""
+        return self._prefix
+
+    def _close_prefix(self) -> None:
+        if self._prefix is not None:
+            self._prefix.close()
+        self._prefix = None
+
+    @property
+    def _prefill_chunk(self) -> int:
+        """Prompt tokens a forward. The same in every mode, so that it can move no more than ties between them."""
+        profile = self.profile
+        measured = profile.derived.prefill_chunk if profile is not None else None
+        return PREFILL_CHUNK_TOKENS if measured is None else max(measured, _LEAST_CHUNK_TOKENS)
 
     def costs(self) -> CostModel:
         """What rounds cost on this machine: as calibrated, else measured at the first call after a load (seconds)."""
@@ -231,8 +273,9 @@ class Engine:
         target.tap(())
         cache = target.new_cache()
         tokens = mx.array([list(context)], dtype=mx.int32)
-        for at in range(0, len(context) - 1, PREFILL_CHUNK_TOKENS):
-            target.forward(tokens[:, at : min(at + PREFILL_CHUNK_TOKENS, len(context) - 1)], cache)
+        chunk = self._prefill_chunk
+        for at in range(0, len(context) - 1, chunk):
+            target.forward(tokens[:, at : min(at + chunk, len(context) - 1)], cache)
             mx.eval(cache.arrays)
         logits, _ = target.forward(tokens[:, -1:], cache)
         chooser = Chooser(sampling, target.vocabulary)
@@ -250,6 +293,22 @@ class Engine:
         if self._pair is None:
             raise NotLoaded("no model is loaded; load one first")
         return self._pair
+
+
+def _prefix_cache(pair: Pair, options: PrefixOptions) -> PrefixCache:
+    refusal = None if "lookup" in pair.loaded.modes else "this model's cache cannot be taken back exactly"
+    identity: dict[str, object] | None = None
+    if options.folder is not None and pair.key is not None:
+        key = pair.key
+        identity = {
+            "target": checkpoint.edition(Path(pair.loaded.target)),
+            "drafter": checkpoint.edition(pair.drafter_path) if pair.drafter_path is not None else None,
+            "mlx": key.mlx,
+            "mlx_lm": key.mlx_lm,
+            "device": key.device,
+            "switches": [list(switch) for switch in key.switches],
+        }
+    return open_prefix_cache(options, pair.target, pair.drafter, identity, refusal)
 
 
 def _check(request: Request, loaded: Loaded) -> None:

@@ -141,7 +141,7 @@ def load(
     watch.leave()
     if warmup:
         with watch.step("warm up"):
-            request = Request(engine.encode_chat(WARMUP_PROMPT), WARMUP_TOKENS, speculation=speculation)
+            request = Request(engine.encode_chat(WARMUP_PROMPT), WARMUP_TOKENS, speculation=speculation, reuse=False)
             for _ in engine.generate(request):
                 pass
     mx.clear_cache()

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from dspark.hub import demo, registry, shelves
 from dspark.hub.resolving import resolve
 from dspark.hub.vetting import trusted
 from dspark.machine.precision import Precision, fastest_precision
+from dspark.prefix.options import PrefixOptions
 from dspark.targets.caches import KVBits
 from dspark.targets.probe import probe_kv_bits, probe_taps, rollback_refusal
 from dspark.targets.target import Target
@@ -39,6 +40,7 @@ class LoadOptions:
     `drafter_bits` quantizes the drafter's projections (16: not at all; auto: 4 on a GPU, 16 on a CPU, where packed
     weights are slower). `drafter_window` bounds how many tokens back it looks (0: no bound; auto: as it was trained,
     or 4096 tokens). `profile` is a calibration profile to go by (none: none; None: what calibrate left for this pair).
+    `prefix` says how much to remember of the prompts that were read.
     """
 
     model: str = "demo"
@@ -50,6 +52,7 @@ class LoadOptions:
     drafter_bits: Bits = "auto"
     drafter_window: Window = "auto"
     profile: str | None = None
+    prefix: PrefixOptions = field(default_factory=PrefixOptions)
 
 
 @dataclass(frozen=True)
