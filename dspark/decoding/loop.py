@@ -140,9 +140,8 @@ class Decoding:
             if self._cancelled():
                 yield PrefillProgress(at, total, done=True)
                 return
-            # Chunks end where those of an unknown prompt would, so that they come out of the same kernels.
-            end = min(at - at % self._chunk + self._chunk, total - 1)
-            chunk = sequence.prompt[at : self._lease.next_cut(at, end)]
+            end = self._lease.next_cut(at, min(self._chunk_end(at), total - 1))
+            chunk = sequence.prompt[at:end]
             _, rows = self._rounds.feed(sequence, mx.array([chunk], dtype=mx.int32))
             held = sequence.cache.arrays
             if sequence.context is not None:
@@ -152,6 +151,13 @@ class Decoding:
             mx.clear_cache()
             self._lease.mark(sequence.cache)
             yield PrefillProgress(sequence.cache.length, total)
+
+    def _chunk_end(self, at: int) -> int:
+        if at == 0 and self._prefix is not None and self._target.kv_bits is not None:
+            # A cache is quantized behind its first forward. Later turns find all rows quantized, so this one must too.
+            return 1
+        # Where the chunks of an unknown prompt would end, so that rows come out of the same kernels.
+        return at - at % self._chunk + self._chunk
 
     def _round(self) -> Generator[Event, None, FinishReason | None]:
         """One round; its value is why the answer ends, or None."""

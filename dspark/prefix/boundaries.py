@@ -44,7 +44,8 @@ def boundaries(
         shared = min((common_prefix(text, other) for other in texts), default=0)
         # The cut may fall inside a token: only those that also come out of the shared text alone are whole.
         found.add(common_prefix(list(prompt), list(encode(text[:shared]))) if shared else 0)
-    return tuple(sorted(length for length in found if 0 < length < len(prompt)))
+    # The last token is always read: its logits choose the first of the answer.
+    return tuple(sorted({min(length, len(prompt) - 1) for length in found if length > 0}))
 
 
 def _turn(role: str, content: str) -> dict[str, str]:

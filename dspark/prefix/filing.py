@@ -50,14 +50,13 @@ class Damaged(Exception):
 def write(path: Path, about: dict[str, Any], tensors: list[Tensor]) -> int:
     """Write a file that is there as a whole or not at all; returns its size in bytes. Raises OSError."""
     chunks = [tensor.data.reshape(-1).view(np.uint8).data for tensor in tensors]
-    checksum = zlib.crc32(_text(about).encode())
     header: dict[str, Any] = {}
     at = 0
     for number, (tensor, chunk) in enumerate(zip(tensors, chunks, strict=True)):
-        checksum = zlib.crc32(chunk, checksum)
         offsets = [at, at := at + chunk.nbytes]
         header[str(number)] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": offsets}
-    header[_METADATA] = {"about": _text(about), "checksum": str(checksum)}
+    checksum = _checksum(_text(about), header, chunks)
+    header[_METADATA] = {"about": _text(about), "checksum": checksum}
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
     partial = path.with_suffix(f".{os.getpid()}.tmp")
@@ -96,10 +95,10 @@ def read(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
 
     start, header = _head(data[:8], take, len(data))
     about, body = _about(header), memoryview(data)[start:]
-    checksum = zlib.crc32(body, zlib.crc32(_text(about).encode()))
-    if str(checksum) != header[_METADATA].get("checksum"):
+    said = header.pop(_METADATA)
+    if said.get("checksum") != _checksum(said["about"], header, [body]):
         raise Damaged("its checksum is another")
-    rows = [header[str(number)] for number in range(len(header) - 1)]
+    rows = [header[str(number)] for number in range(len(header))]
     return about, [_tensor(row, body[slice(*row["data_offsets"])]) for row in rows]
 
 
@@ -135,6 +134,13 @@ def _tensor(row: dict[str, Any], data: memoryview) -> Tensor:
         return Tensor(row["dtype"], shape, np.frombuffer(data, _NUMPY[row["dtype"]]).reshape(shape))
     except (ValueError, LookupError, TypeError) as error:
         raise Damaged("its header does not fit its data") from error
+
+
+def _checksum(about: str, rows: dict[str, Any], chunks: list[memoryview]) -> str:
+    checksum = zlib.crc32(f"{about}{_text(rows)}".encode())
+    for chunk in chunks:
+        checksum = zlib.crc32(chunk, checksum)
+    return str(checksum)
 
 
 def _text(about: dict[str, Any]) -> str:

@@ -52,7 +52,7 @@ class Bench:
                 held = self._cache.arrays
                 if self._context is not None:
                     self._context.append(self._rows, tokens)
-                    held = held + self._context.arrays
+                    held = [*held, *self._context.arrays]
                 mx.eval(held)
                 mx.clear_cache()
 
