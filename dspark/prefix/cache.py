@@ -6,11 +6,13 @@ goes on with a conversation, that one is checked out itself; where it shares onl
 the beginning is forked and the other conversation stays. All methods but `report` belong to the thread of MLX.
 """
 
+import logging
 from collections.abc import Sequence
 from itertools import count
 from typing import Literal
 
 from dspark.drafters.drafter import DrafterContext
+from dspark.errors import RollbackError
 from dspark.prefix.disk import DiskTier
 from dspark.prefix.lease import Lease
 from dspark.prefix.options import PrefixOptions
@@ -25,6 +27,7 @@ TINY_TOKENS = 256
 _LEAST_SHARED_TOKENS = 16
 # The disk is asked only for so many tokens more than memory has.
 _LEAST_READ_TOKENS = 64
+_LOG = logging.getLogger(__name__)
 
 
 class PrefixCache:
@@ -76,6 +79,7 @@ class PrefixCache:
             rung_tokens=lease.rung_tokens,
             stable=lease.stable,
             path=slot.path,
+            written=slot.written,
         )
 
     def give_back(self, lease: Lease, tokens: list[int], cache: TargetCache, context: DrafterContext | None) -> None:
@@ -85,7 +89,7 @@ class PrefixCache:
         if context is None and lease.aside is not None:
             context = lease.aside
             context.truncate(cache.length)
-        slot = Slot(tokens, cache, context, lease.stable, lease.path)
+        slot = Slot(tokens, cache, context, lease.stable, lease.path, lease.written)
         slot.used = next(self._clock)
         slot.thin()
         for other in [other for other in self._slots if slot.replaces(other)]:
@@ -119,7 +123,7 @@ class PrefixCache:
         if self._disk is None or self._disk.busy:
             return False
         for slot in sorted(self._slots, key=lambda slot: slot.used, reverse=True):
-            if slot.dirty and len(slot.tokens) >= TINY_TOKENS:
+            if slot.unwritten >= TINY_TOKENS:  # a file is written as a whole, so not for every few words
                 self._spill(slot)
                 return True
         return False
@@ -128,9 +132,8 @@ class PrefixCache:
         """Write what is not written, wait for it, and let go of everything."""
         if self._disk is not None:
             for slot in self._slots:
-                if slot.dirty and len(slot.tokens) >= TINY_TOKENS:
-                    self._disk.wait()
-                    self._spill(slot)
+                self._disk.wait()
+                self._spill(slot)
             self._disk.close()
         self._slots = []
 
@@ -179,11 +182,25 @@ class PrefixCache:
         goes_on = best is not None and best.continues(agreed)
         if best is not None and not goes_on and usable < _LEAST_SHARED_TOKENS:
             best, usable = None, 0
-        self._count(best, len(prompt), nearest, usable)
-        return (None if best is None else self._hand_out(best, usable, goes_on=goes_on)), nearest
+        if best is not None:
+            best = self._hand_out(best, usable, goes_on=goes_on)
+        self._count(best, len(prompt), nearest, goes_on=goes_on)
+        return best, nearest
 
-    def _hand_out(self, slot: Slot, length: int, *, goes_on: bool) -> Slot:
-        """The first `length` tokens of `slot`: itself where its conversation goes on, otherwise a fork."""
+    def _hand_out(self, slot: Slot, length: int, *, goes_on: bool) -> Slot | None:
+        """The first `length` tokens of `slot`: itself where its conversation goes on, otherwise a fork.
+
+        None where its cache turns out not to give them back: then it is gone, and the prompt is read anew.
+        """
+        try:
+            return self._separate(slot, length, goes_on=goes_on)
+        except RollbackError as error:
+            _LOG.warning("a conversation kept is not used: %s", error)
+            self._slots = [other for other in self._slots if other is not slot]
+            self._dropped += 1
+            return None
+
+    def _separate(self, slot: Slot, length: int, *, goes_on: bool) -> Slot:
         if slot not in self._slots:  # fresh from disk, where the rest of another conversation stays
             slot.path = slot.path if goes_on else None
             return slot.cut(length)
@@ -193,8 +210,9 @@ class PrefixCache:
         slot.used = next(self._clock)
         return slot.fork(length)
 
-    def _count(self, slot: Slot | None, prompt_tokens: int, shared: int, cached: int) -> None:
-        outcome: Outcome = "miss" if slot is None else "hit" if slot.continues(cached) else "partial"
+    def _count(self, slot: Slot | None, prompt_tokens: int, shared: int, *, goes_on: bool) -> None:
+        cached = slot.cache.length if slot is not None else 0
+        outcome: Outcome = "miss" if not cached else "hit" if goes_on and shared - cached <= SLACK_TOKENS else "partial"
         self._outcomes[outcome] += 1
         self._reused += cached
         self._read += prompt_tokens - cached
@@ -214,7 +232,7 @@ class PrefixCache:
 
     def _evict(self, *, spill: bool = True) -> None:
         slot = min(self._slots, key=lambda slot: (len(slot.tokens) >= TINY_TOKENS, slot.used))
-        if spill and slot.dirty and len(slot.tokens) >= TINY_TOKENS:
+        if spill:
             self._spill(slot)
         self._slots.remove(slot)
         self._evicted += 1
@@ -228,5 +246,7 @@ class PrefixCache:
             self._evict(spill=spill)
 
     def _spill(self, slot: Slot) -> None:
-        if self._disk is not None and (path := self._disk.write(slot)) is not None:
-            slot.path, slot.dirty = path, False
+        if self._disk is None or not slot.unwritten or len(slot.tokens) < TINY_TOKENS:
+            return
+        if (path := self._disk.write(slot)) is not None:
+            slot.path, slot.written = path, len(slot.tokens)

@@ -201,7 +201,7 @@ class DiskTier:
         self._read += 1
         with suppress(OSError):
             os.utime(path)
-        return Slot(held, cache, context, about["stable"], path, dirty=False)
+        return Slot(held, cache, context, about["stable"], path, written=len(held))
 
     def _write(self, path: Path, about: dict[str, Any], tensors: list[filing.Tensor], tokens: list[int]) -> None:
         size = sum(tensor.data.nbytes for tensor in tensors)

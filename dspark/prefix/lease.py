@@ -13,8 +13,8 @@ class Lease:
     """`cache` None: start from nothing. `context` is the drafter's, `aside` one that this generation does not extend.
 
     `cuts` are lengths at which to leave a checkpoint while the prompt is read; behind it one is left every
-    `rung_tokens` (0: none). `stable` is how much of the prompt will come back, `path` the file that holds an earlier
-    state of this conversation.
+    `rung_tokens` (0: none). `stable` is how much of the prompt will come back, `path` the file that holds the first
+    `written` tokens of this conversation.
     """
 
     cache: TargetCache | None = None
@@ -24,6 +24,7 @@ class Lease:
     rung_tokens: int = 0
     stable: int = 0
     path: Path | None = None
+    written: int = 0
 
     def next_cut(self, at: int, most: int) -> int:
         """Where a chunk that begins at `at` must end, `most` at the latest."""

@@ -19,8 +19,8 @@ _NEWEST_CHECKPOINTS = 3
 class Slot:
     """`tokens` are exactly those that `cache` holds; `context` is the drafter's, which may hold fewer of them.
 
-    `stable` is how much of the last prompt will be rendered the same next time. `path` is the file that holds it, and
-    `dirty` says whether it has changed since.
+    `stable` is how much of the last prompt will be rendered the same next time. `path` is the file that holds the first
+    `written` of its tokens.
     """
 
     tokens: list[int]
@@ -28,7 +28,7 @@ class Slot:
     context: DrafterContext | None
     stable: int
     path: Path | None = None
-    dirty: bool = True
+    written: int = 0
     used: int = 0
     nbytes: int = field(init=False, default=0)
     checkpoints: int = field(init=False, default=0)
@@ -55,6 +55,11 @@ class Slot:
         return self.stable - shared <= SLACK_TOKENS
 
     @property
+    def unwritten(self) -> int:
+        """Tokens that are in no file."""
+        return len(self.tokens) - self.written
+
+    @property
     def shareable(self) -> bool:
         """Whether its beginning can be given away while it stays."""
         return self.context is None or isinstance(self.context, Forkable)
@@ -65,6 +70,7 @@ class Slot:
         if self.context is not None:
             self.context.truncate(length)
         del self.tokens[length:]
+        self.written = min(self.written, length)
         return self
 
     def fork(self, length: int) -> "Slot":

@@ -165,6 +165,15 @@ def test_visits_are_counted_by_what_they_found():
     assert (report.reused_tokens, report.read_tokens) == (700, 400 + 2 + 100)
 
 
+def test_a13_a_kept_cache_that_does_not_give_back_what_is_asked_is_dropped_and_read_anew(monkeypatch, caplog):
+    desk = Desk()
+    desk.read(run(300))
+    monkeypatch.setattr(KVCache, "trim", lambda self, count: 0)
+    assert desk.read(run(200)) == 0
+    assert desk.cache.report().dropped == 1 and len(desk.kept) == 1
+    assert "gave back 0 of" in caplog.text
+
+
 def test_an_empty_record_is_not_kept():
     desk = Desk()
     desk.cache.give_back(Lease(), [], empty(), None)
