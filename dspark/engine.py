@@ -4,6 +4,7 @@ All calls must come from one thread, the one that touches MLX.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -72,6 +73,9 @@ class Engine:
         pair = load_pair(options, entering)
         self._prefix_options = options.prefix
         self._prefix = _prefix_cache(pair, options.prefix)
+        if options.prefix.enabled and not self._prefix.enabled:
+            notes = (*pair.loaded.notes, f"reads every prompt from its start: {self._prefix.report().reason}")
+            pair = replace(pair, loaded=replace(pair.loaded, notes=notes))
         self._pair = pair
         return pair.loaded
 

@@ -196,6 +196,7 @@ def test_a_model_whose_cache_cannot_go_back_says_that_nothing_is_kept(home, monk
     engine = home.engine("ring")
     report = engine.prefix_cache.report()
     assert report.mode == "off" and report.reason
+    assert any(note.startswith("reads every prompt") and report.reason in note for note in engine.loaded.notes)
     assert [ask(engine, tokens(40)).statistics.cached_tokens for _ in range(2)] == [0, 0]
 
 

@@ -254,3 +254,16 @@ def test_a_plain_turn_in_the_middle_keeps_what_the_drafter_knows(engines):
     drafted, cold = both(engine, [*second, *plain.tokens, 9], "dspark")
     assert len(SYSTEM) <= drafted.statistics.cached_tokens <= len(SYSTEM) + len(said)
     assert drafted.statistics.accept_len == cold.statistics.accept_len
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "ring", "trimmed, dspark"])
+def test_c2_a_next_turn_that_renders_the_tail_otherwise_is_reused_up_to_there(engines, kind):
+    """The boundary comes from probing the template; see test_boundaries."""
+    engine = engines(kind)
+    for mode in engine.loaded.modes:
+        forget(engine)
+        stable, tail = tokens(90, seed=27), [7, 8, 9]
+        first, _ = both(engine, [*stable, *tail], mode, boundaries=(90,))
+        followed, _ = both(engine, [*stable, 11, *first.tokens, *tokens(12, seed=28)], mode, boundaries=(95,))
+        assert followed.statistics.cached_tokens == 90
+        assert engine.prefix_cache.report().slots == 1, "one conversation, one slot"
