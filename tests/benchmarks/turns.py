@@ -53,7 +53,7 @@ def steps(engine: Engine, longest: int) -> Iterator[Step]:
     assert engine._pair is not None
     # A sentence has ten tokens or more, and all turns together read less than two such texts.
     text = engine._pair.target.tokenizer.encode(" ".join(islice(sentences("turns"), longest // 5)))
-    part = longest // TURNS
+    part = longest // (TURNS + 1)
     system, rest = list(text[:part]), list(text[part:])
 
     def said(count: int) -> list[int]:

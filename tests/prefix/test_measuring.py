@@ -42,7 +42,7 @@ def test_prompts_are_read_in_the_chunks_that_were_measured_best(home):
     engine = home.engine("trimmed, dspark")
     scope = Scope(depths=(), table_s=0.02, repeats=1, prefill_s=0.02, answers_per_class=1, answer_tokens=4, quick=True)
     chunk = engine.calibrate([Question("chat", tokens(60))], scope).derived.prefill_chunk
-    assert chunk == 128
+    assert chunk is not None and chunk <= 128, "fewer are not read at once"
     for mode in engine.loaded.modes:
         request = Request(tokens(300), 2, speculation=SpeculationOptions(mode, cap=2), reuse=False)
         progress = [event.processed for event in engine.generate(request) if isinstance(event, PrefillProgress)]
