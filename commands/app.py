@@ -19,11 +19,13 @@ from dspark.commands.calibrate import calibrate
 from dspark.commands.config import show_settings
 from dspark.commands.doctor import doctor
 from dspark.commands.entry import main
+from dspark.commands.launch import launch
 from dspark.commands.load import load
 from dspark.commands.machine import machine
 from dspark.commands.options import SHOW_CONFIG, settle
 from dspark.commands.race import race
 from dspark.commands.rendering import inert, settle_size
+from dspark.commands.serve import serve
 from dspark.errors import DSparkError, UsageError
 
 __all__ = ["main", "run"]
@@ -41,6 +43,8 @@ app = typer.Typer(
 app.command()(race)
 app.command()(load)
 app.command()(calibrate)
+app.command()(serve)
+app.command()(launch)
 app.command()(doctor)
 app.command()(machine)
 

@@ -66,6 +66,8 @@ def load_options(settings: Settings) -> LoadOptions:
         drafter_bits=model.drafter_bits,
         drafter_window=model.drafter_window,
         profile=model.profile,
+        context_window=settings.memory.context_window,
+        memory_guard=settings.memory.memory_guard,
         prefix=PrefixOptions(
             enabled=cache.prefix_cache,
             slots=cache.prefix_cache_slots,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Context, Option
 
@@ -12,12 +13,19 @@ from dspark.commands.race_outputs import Outputs
 from dspark.commands.race_run import run_comparison, run_race, run_suite
 from dspark.commands.rendering import print_lines, stderr_console
 from dspark.errors import UsageError
-from dspark.settings import Settings
+from dspark.settings import Settings, api_key
+
+if TYPE_CHECKING:
+    from dspark.racing.prompts import Prompt
 
 EXPORTS = ("--json", "--markdown", "--csv")
+KEYS = ("--api-key", "--api-key-file")
 
 
-@takes("model", "drafter", "precision", "kv_bits", "drafter_bits", "drafter_window", "profile", "trust_remote_code")
+@takes(
+    *("model", "drafter", "precision", "kv_bits", "drafter_bits", "drafter_window", "profile", "trust_remote_code"),
+    *("api_key", "api_key_file"),
+)
 def race(
     settings: Settings,
     context: Context,
@@ -74,6 +82,10 @@ def race(
         float,
         Option(metavar="X", help="With --compare: exit 4 when new over old lies below X with its whole interval."),
     ] = 0.95,
+    url: Annotated[
+        str | None,
+        Option(metavar="URL", help="Race in the server that runs there, with the model that it has loaded."),
+    ] = None,
     json_file: Annotated[
         str | None, Option("--json", metavar="FILE", help="Write the result as JSON; - is stdout.")
     ] = None,
@@ -99,10 +111,20 @@ def race(
 
         mlx-dspark race --suite suite.yaml --json suite.json
 
+        mlx-dspark race --url http://127.0.0.1:8080 --arm dspark:cap=4
+
         mlx-dspark race --compare old.json new.json --fail-below 0.95
     """
+    from dspark.racing.prompts import gather
+
     outputs = Outputs(json_file, markdown_file, csv_file)
     outputs.check()
+    if url is not None:
+        _stand_alone(context, "--url", "--arm", "--prompt", "--prompt-file", "--max-tokens", *KEYS, exports=())
+        return _race_there(settings, url, arm or [], gather(prompt or [], prompt_file or []), max_tokens)
+    for flag in KEYS:
+        if settings.origin(flag[2:].replace("-", "_")) == "flag":
+            raise UsageError(f"{flag} belongs to a running server: add --url")
     if compare is not None:
         _stand_alone(context, "--compare", "--fail-below")
         return run_comparison(*compare, fail_below, outputs)
@@ -118,7 +140,6 @@ def race(
     from dspark.racing.arms import parse_all
     from dspark.racing.depth import parse_depths
     from dspark.racing.plan import Choice, Plan
-    from dspark.racing.prompts import gather
 
     wanted = settings.model
     choice = Choice(
@@ -148,10 +169,21 @@ def race(
     return run_race(plan, outputs)
 
 
-def _stand_alone(context: Context, mode: str, *allowed: str) -> None:
+def _race_there(settings: Settings, url: str, arms: list[str], prompts: Sequence[Prompt], max_tokens: int) -> int:
+    from dspark.client import Client
+    from dspark.commands.race_remote import race_there
+    from dspark.racing.arms import parse_all
+
+    # Plain decoding is the server's to add.
+    wanted = parse_all(arms) if arms else []
+    with Client(url, api_key(settings)) as server:
+        return race_there(server, wanted, [one.text for one in prompts], max_tokens)
+
+
+def _stand_alone(context: Context, mode: str, *allowed: str, exports: Sequence[str] = EXPORTS) -> None:
     """Raise UsageError for a flag that would do nothing beside `mode`."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         flag = parameter.opts[-1]
-        if source is not None and source.name == "COMMANDLINE" and flag not in (mode, *allowed, *EXPORTS):
+        if source is not None and source.name == "COMMANDLINE" and flag not in (mode, *allowed, *exports):
             raise UsageError(f"{flag} does nothing beside {mode}; leave one of them out")

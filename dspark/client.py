@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from dspark.errors import DSparkError, EngineBusy, ModelNotFound, NetworkError, StorageError, UsageError
+from dspark.errors import DSparkError, EngineBusy, ModelNotFound, NetworkError, NotLoaded, StorageError, UsageError
 
 POLL_SECONDS = 0.5
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10.0, 60.0
@@ -59,6 +59,40 @@ class Client:
                     raise DSparkError(f"the server at {self.url} has no model after the load; look into its log")
             time.sleep(POLL_SECONDS)
 
+    def race(self, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Race there, and tell each event as it comes.
+
+        Raises:
+            As the class; the reason that the server gives where the race fails.
+        """
+        import httpx
+
+        try:
+            with self._http.stream("POST", f"{self.url}/admin/race", json=body) as response:
+                if not response.is_success:
+                    raise self._refusal(response.status_code, _json(response.read()), "/admin/race")
+                for line in response.iter_lines():
+                    event = _json(line[len("data:") :].encode()) if line.startswith("data:") else None
+                    if event is not None and "error" in event and event.get("type") == "error":
+                        raise self._refusal(500, event, "/admin/race")
+                    if event is not None:
+                        yield event
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    def model(self) -> dict[str, Any]:
+        """The model that answers there, as `/v1/models` lists it.
+
+        Raises:
+            As the class; NotLoaded where none is loaded.
+        """
+        listed = self._ask("GET", "/v1/models").get("data")
+        if not isinstance(listed, list) or not listed or not isinstance(listed[0], dict):
+            raise NotLoaded(
+                f"the server at {self.url} has no model loaded: mlx-dspark load --url {self.url} --model ..."
+            )
+        return dict(listed[0])
+
     def _ask(self, method: str, route: str, *, broken: tuple[int, ...] = (), **content: Any) -> dict[str, Any]:
         import httpx
 
@@ -70,16 +104,19 @@ class Client:
                     if len(raw) > _ANSWER_BYTES:
                         raise NetworkError(f"{self.url}{route} answers without end: this is no mlx-dspark server")
         except httpx.HTTPError as error:
-            why = str(error) or type(error).__name__
-            raise NetworkError(
-                f"no answer from {self.url} ({why}): start a server with 'mlx-dspark serve', or correct --url"
-            ) from error
+            raise self._unreachable(error) from error
         answer = _json(raw)
         if response.is_success or (response.status_code in broken and answer is not None):
             if answer is None:
                 raise NetworkError(f"{self.url}{route} does not answer in JSON: this is no mlx-dspark server")
             return answer
         raise self._refusal(response.status_code, answer, route)
+
+    def _unreachable(self, error: Exception) -> NetworkError:
+        why = str(error) or type(error).__name__
+        return NetworkError(
+            f"no answer from {self.url} ({why}): start a server with 'mlx-dspark serve', or correct --url"
+        )
 
     def _refusal(self, status: int, answer: dict[str, Any] | None, route: str) -> DSparkError:
         error = (answer or {}).get("error")

@@ -3,7 +3,8 @@
 All calls must come from one thread, the one that touches MLX.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,19 +15,26 @@ from dspark.arrays import floats, integers
 from dspark.calibrating.agenda import Stage
 from dspark.calibrating.calibration import Point, calibrated, recheck
 from dspark.calibrating.scope import Question, Scope
-from dspark.decoding.events import Event
+from dspark.decoding.events import Event, Finished
 from dspark.decoding.loop import PREFILL_CHUNK_TOKENS, Decoding
 from dspark.decoding.request import Request, Sampling, Speculation, SpeculationOptions
 from dspark.decoding.sampling import Chooser
 from dspark.decoding.verdict import TopTwo
 from dspark.drafters.drafter import Drafter
-from dspark.errors import EngineBusy, NotLoaded, ProfileError, PromptError, UsageError
+from dspark.errors import CheckpointError, EngineBusy, NotLoaded, ProfileError, PromptError, UsageError
 from dspark.hub import checkpoint
+from dspark.machine.ceilings import binding
+from dspark.memory.estimate import PrefillCost
+from dspark.memory.guard import MemoryGuard, MemoryReport
+from dspark.memory.probing import measure_prefill
+from dspark.memory.window import window_warning
 from dspark.pair import Loaded, LoadOptions, Pair, Phase, in_force, load_pair, plugged, unheard
 from dspark.prefix.cache import PrefixCache
 from dspark.prefix.opening import open_prefix_cache
 from dspark.prefix.options import PrefixOptions
 from dspark.targets.footprint import Footprint, bytes_per_token, cache_footprint
+from dspark.targets.traffic import Traffic
+from dspark.targets.weighing import weigh
 from dspark.tuning.acceptance import Prior
 from dspark.tuning.costs import CostModel
 from dspark.tuning.measure import measure_costs
@@ -42,12 +50,15 @@ _LEAST_CHUNK_TOKENS = 128
 class Engine:
     """Loads a pair, generates with it, and measures it."""
 
-    def __init__(self) -> None:
+    def __init__(self, guard: MemoryGuard | None = None) -> None:
         self._pair: Pair | None = None
         self._costs: CostModel | None = None
+        self._prefill_cost: PrefillCost | None = None
+        self._guard = guard or MemoryGuard()
         self._generating = False
         self._prefix_options = PrefixOptions()
         self._prefix: PrefixCache | None = None
+        self._cold = True
 
     @property
     def loaded(self) -> Loaded | None:
@@ -70,14 +81,22 @@ class Engine:
             As `dspark.pair.load_pair`; EngineBusy while a generation runs. Nothing is loaded afterwards.
         """
         self.unload()
-        pair = load_pair(options, entering)
-        self._prefix_options = options.prefix
-        self._prefix = _prefix_cache(pair, options.prefix)
-        if options.prefix.enabled and not self._prefix.enabled:
-            notes = (*pair.loaded.notes, f"reads every prompt from its start: {self._prefix.report().reason}")
+        if options.memory_guard is not None:
+            self._guard.enabled = options.memory_guard
+        pair = self._warned(load_pair(options, entering))
+        prefix = self._open_prefix(pair, options.prefix)
+        if options.prefix.enabled and not prefix.enabled:
+            notes = (*pair.loaded.notes, f"reads every prompt from its start: {prefix.report().reason}")
             pair = replace(pair, loaded=replace(pair.loaded, notes=notes))
-        self._pair = pair
+        self._pair, self._cold = pair, True
         return pair.loaded
+
+    def _warned(self, pair: Pair) -> Pair:
+        """`pair`, with a note where its context window does not fit this machine."""
+        target, loaded = pair.target, pair.loaded
+        ceiling, quantized = binding(self._guard.ceilings()), target.kv_bits is not None
+        warning = window_warning(cache_footprint(target), loaded.context_window, ceiling, quantized=quantized)
+        return pair if warning is None else replace(pair, loaded=replace(loaded, notes=(*loaded.notes, warning)))
 
     def plug(self, drafter: Drafter) -> Loaded:
         """Give the loaded target a drafter of your own; see `dspark.drafters.drafter.Drafter` for what it must do.
@@ -89,8 +108,8 @@ class Engine:
             raise EngineBusy("a generation is running; cancel it before changing the drafter")
         pair = plugged(self._require(), drafter)
         self._close_prefix()
-        self._prefix = _prefix_cache(pair, self._prefix_options)
-        self._pair, self._costs = pair, None
+        self._open_prefix(pair, self._prefix_options)
+        self._pair, self._costs, self._prefill_cost = pair, None, None
         return pair.loaded
 
     def unload(self) -> int:
@@ -103,7 +122,7 @@ class Engine:
             raise EngineBusy("a generation is running; cancel it before loading or unloading a model")
         before = mx.get_active_memory()
         self._close_prefix()
-        self._pair, self._costs = None, None
+        self._pair, self._costs, self._prefill_cost = None, None, None
         mx.clear_cache()
         return int(before - mx.get_active_memory())
 
@@ -137,14 +156,14 @@ class Engine:
             raise UsageError(f"the drafter {loaded.drafter} has no confidence head; leave the confidence threshold out")
         return Speculation(mode, cap, default.lookup if options.lookup is None else options.lookup, confidence)
 
-    def generate(self, request: Request) -> Iterator[Event]:
+    def generate(self, request: Request) -> Generator[Event]:
         """Decode a prompt; see `dspark.decoding.events` for the order of events. Closing the iterator stops it.
 
         Raises:
-            NotLoaded, EngineBusy, UsageError, PromptError: at once, before anything runs.
+            NotLoaded, EngineBusy, UsageError, PromptError, InsufficientMemory: at once, before anything runs.
             DecodingError: from the iterator.
         """
-        return self._run(self.start(request))
+        return self.run(self.start(request))
 
     def start(self, request: Request) -> Decoding:
         """A decoding that has not begun, for callers that want its state (`Decoding.sequence`) beside its events."""
@@ -154,23 +173,58 @@ class Engine:
         request.sampling.check(pair.loaded.vocabulary)
         speculation = self.resolve(request.speculation)
         drafter = pair.drafter if speculation.mode not in ("baseline", "lookup") else None
+        length, prefix = len(request.prompt), self._prefix if request.reuse else None
+        request = replace(request, max_tokens=min(request.max_tokens, pair.loaded.context_window - length))
+        chunk = self._guard.admit(
+            self.prefill_cost,
+            length,
+            self._prefill_chunk,
+            cached=lambda: prefix.held(list(request.prompt), drafted=drafter is not None) if prefix is not None else 0,
+            answer=request.max_tokens,
+        )
+        pilot = self._pilot(speculation, drafter)
         return Decoding(
             pair.target,
             drafter,
-            self._pilot(speculation, drafter),
+            pilot,
             request,
             lookup=speculation.lookup,
-            prefix=self._prefix if self._prefix is not None and self._prefix.enabled else None,
-            chunk=self._prefill_chunk,
+            prefix=prefix if prefix is not None and prefix.enabled else None,
+            chunk=chunk,
         )
 
-    def _run(self, decoding: Decoding) -> Iterator[Event]:
+    def run(self, decoding: Decoding) -> Generator[Event]:
+        """The events of a decoding that `start` made. Raises as `generate` does."""
         self._require_idle()
-        self._generating = True
+        self._generating, cold, self._cold = True, self._cold, False
+        before = self._guard.strain().swap_used_bytes
         try:
-            yield from decoding.events()
+            with closing(decoding.events()) as events:
+                for event in events:
+                    if isinstance(event, Finished):
+                        swapped = _grown(before, self._guard.strain().swap_used_bytes)
+                        told = replace(event.statistics, swap_delta_bytes=swapped, cold=cold)
+                        event = replace(event, statistics=told)
+                    yield event
+                    self._guard.border()
         finally:
             self._generating = False
+
+    def prefill_cost(self) -> PrefillCost:
+        """What reading a prompt takes, measured at the first call after a load."""
+        if self._prefill_cost is None:
+            pair = self._require()
+            self._prefill_cost = measure_prefill(pair.target, pair.drafter)
+        return self._prefill_cost
+
+    def memory(self) -> MemoryReport:
+        """Memory as MLX and the guard see it now."""
+        return MemoryReport(
+            active_bytes=mx.get_active_memory(),
+            cache_bytes=mx.get_cache_memory(),
+            peak_bytes=mx.get_peak_memory(),
+            guard=self._guard.report(),
+        )
 
     def _pilot(self, speculation: Speculation, drafter: Drafter | None) -> Pilot:
         return pilot_for(
@@ -187,10 +241,15 @@ class Engine:
         """What is kept of earlier prompts: `report` tells, `shed` gives memory back, `settle` writes to disk."""
         return self._prefix
 
+    def _open_prefix(self, pair: Pair, options: PrefixOptions) -> PrefixCache:
+        self._prefix_options = options
+        self._prefix = self._guard.holder = _prefix_cache(pair, options)
+        return self._prefix
+
     def _close_prefix(self) -> None:
         if self._prefix is not None:
             self._prefix.close()
-        self._prefix = None
+        self._prefix = self._guard.holder = None
 
     @property
     def _prefill_chunk(self) -> int:
@@ -238,6 +297,13 @@ class Engine:
             self._generating = False
         self._pair, self._costs = in_force(pair, profile), None
         return profile
+
+    def traffic(self) -> Traffic | None:
+        """What a decoded token of the loaded target moves through memory; None where it cannot be told."""
+        try:
+            return weigh(self._require().target)
+        except CheckpointError:
+            return None
 
     def footprint(self) -> Footprint:
         """What the loaded target reads and keeps a token."""
@@ -313,6 +379,11 @@ def _prefix_cache(pair: Pair, options: PrefixOptions) -> PrefixCache:
             "switches": [list(switch) for switch in key.switches],
         }
     return open_prefix_cache(options, pair.target, pair.drafter, identity, refusal)
+
+
+def _grown(before: int | None, after: int | None) -> int | None:
+    """None where a reading is missing, or swap was given back meanwhile: then this request's share cannot be told."""
+    return None if before is None or after is None or after < before else after - before
 
 
 def _check(request: Request, loaded: Loaded) -> None:

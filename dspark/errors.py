@@ -13,8 +13,11 @@ DSparkError
 ├── PromptError              a prompt that is empty, or longer than the context window
 ├── ConstraintError          a schema, a tool choice or a limit that cannot be enforced
 │   └── ExtraMissing         the optional package that would enforce it is not installed
+├── InsufficientMemory       what was asked for would not fit into memory
 ├── NotLoaded                the engine holds no model
-├── EngineBusy               another generation is running
+├── EngineBusy               another generation or load is running
+├── EngineStopped            the thread that decodes is gone, or ends
+├── LoadCancelled            a load was called off
 ├── RequestError             an HTTP request that is refused
 │   ├── BadRequest           it cannot be read, or asks for what does not go together
 │   │   └── ValidationFailed a field of it holds what it may not
@@ -27,6 +30,7 @@ DSparkError
 │   ├── LengthRequired       it has no body where one is needed
 │   ├── BodyTooLarge         its body passes the limit
 │   ├── HeadersTooLarge      its headers pass the limit
+│   ├── TooManyWaiting       its key has too many requests in the queue
 │   └── Overloaded           there is no room for it now
 └── DecodingError            the decoder caught itself going wrong, and stopped
     ├── VerifierError        logits that are not finite, or ids outside the vocabulary
@@ -118,6 +122,13 @@ class ExtraMissing(ConstraintError):
     """An optional dependency is not installed."""
 
 
+class InsufficientMemory(DSparkError):
+    """The memory guard refuses. The message names what is needed, what binds and what to do."""
+
+    status = 507
+    code = "insufficient_memory"
+
+
 class NotLoaded(DSparkError):
     """No model is loaded."""
 
@@ -125,7 +136,19 @@ class NotLoaded(DSparkError):
 
 
 class EngineBusy(DSparkError):
-    """One generation at a time."""
+    """One generation, and one load, at a time."""
+
+    status = 409
+
+
+class EngineStopped(DSparkError):
+    """Nothing decodes any more."""
+
+    status = 503
+
+
+class LoadCancelled(DSparkError):
+    """Somebody called the load off."""
 
     status = 409
 
@@ -211,6 +234,13 @@ class HeadersTooLarge(RequestError):
     """The header block passes the limit."""
 
     status = 431
+
+
+class TooManyWaiting(RequestError):
+    """The key's share of the queue is used up."""
+
+    status = 429
+    retry_after_s = 1
 
 
 class Overloaded(RequestError):

@@ -11,6 +11,7 @@ import mlx.core as mx
 from dspark.decoding.request import Request, SpeculationOptions
 from dspark.engine import Engine, Loaded, LoadOptions
 from dspark.hub import demo, registry
+from dspark.hub.downloading import Heard, unheard
 from dspark.hub.plan import Part, plan
 from dspark.hub.resolving import resolve
 from dspark.machine import describe
@@ -135,15 +136,13 @@ def load(
     with watch.step("download"):
         for part in parts:
             if part.fetch_bytes:
-                _fetch(part, options)
+                fetch(part, options)
     watch.fetched(sum(part.fetch_bytes or 0 for part in parts))
     loaded = engine.load(options, entering=watch.enter)
     watch.leave()
     if warmup:
         with watch.step("warm up"):
-            request = Request(engine.encode_chat(WARMUP_PROMPT), WARMUP_TOKENS, speculation=speculation, reuse=False)
-            for _ in engine.generate(request):
-                pass
+            warm_up(engine, speculation)
     mx.clear_cache()
     return LoadReport(
         loaded,
@@ -157,12 +156,25 @@ def load(
     )
 
 
-def _fetch(part: Part, options: LoadOptions) -> None:
+def fetch(part: Part, options: LoadOptions, heard: Heard = unheard) -> None:
+    """Download a part of the plan; `heard` hears of its bytes.
+
+    Raises:
+        As `dspark.hub.resolving.resolve`, and whatever `heard` raises.
+    """
     if part.name == registry.DEMO.id:
-        demo.target(options.precision or "fp32")
+        demo.target(options.precision or "fp32", heard)
     else:
         kind: Literal["model", "drafter"] = "model" if part.role == "target" else "drafter"
-        resolve(part.name, kind=kind, trust_remote_code=options.trust_remote_code)
+        resolve(part.name, kind=kind, trust_remote_code=options.trust_remote_code, heard=heard)
+
+
+def warm_up(engine: Engine, speculation: SpeculationOptions, cancelled: Callable[[], bool] = lambda: False) -> None:
+    """A short generation, so that the first real one finds everything compiled and paged in. Raises as it does."""
+    prompt = engine.encode_chat(WARMUP_PROMPT)
+    request = Request(prompt, WARMUP_TOKENS, speculation=speculation, cancelled=cancelled, reuse=False)
+    for _ in engine.generate(request):
+        pass
 
 
 class _Watch:

@@ -40,6 +40,8 @@ class LoadOptions:
     `drafter_bits` quantizes the drafter's projections (16: not at all; auto: 4 on a GPU, 16 on a CPU, where packed
     weights are slower). `drafter_window` bounds how many tokens back it looks (0: no bound; auto: as it was trained,
     or 4096 tokens). `profile` is a calibration profile to go by (none: none; None: what calibrate left for this pair).
+    `context_window` bounds prompt and answer together (0: what the model was made for). `memory_guard` switches the
+    engine's guard (None: as it is).
     `prefix` says how much to remember of the prompts that were read.
     """
 
@@ -52,6 +54,8 @@ class LoadOptions:
     drafter_bits: Bits = "auto"
     drafter_window: Window = "auto"
     profile: str | None = None
+    context_window: int = 0
+    memory_guard: bool | None = None
     prefix: PrefixOptions = field(default_factory=PrefixOptions)
 
 
@@ -150,6 +154,7 @@ def load_pair(options: LoadOptions, entering: Callable[[Phase], None] = unheard)
     profile = found.profile
     if profile is not None and (drafter is None) != (profile.key.drafter is None):
         profile, found = None, NOT_CALIBRATED  # its drafter could not be loaded
+    window = _context_window(options, target, notes)
     if profile is not None and options.mode == "auto":
         default = _derived(profile.derived, modes)
     loaded = Loaded(
@@ -162,7 +167,7 @@ def load_pair(options: LoadOptions, entering: Callable[[Phase], None] = unheard)
         modes=modes,
         default=default,
         block=drafter.block if drafter else 0,
-        context_window=target.context_window,
+        context_window=window,
         vocabulary=target.vocabulary,
         eos=tuple(sorted(target.eos)),
         load_seconds=time.perf_counter() - started,
@@ -174,6 +179,15 @@ def load_pair(options: LoadOptions, entering: Callable[[Phase], None] = unheard)
         profile=str(found.path) if found.path else None,
     )
     return Pair(target, drafter, loaded, key, found, source.path if source and drafter else None)
+
+
+def _context_window(options: LoadOptions, target: Target, notes: list[str]) -> int:
+    window, asked = target.context_window, options.context_window
+    if asked > window:
+        notes.append(f"--context-window {asked} is more than this model was made for: {window} tokens are in force")
+    elif asked > 0:
+        window = asked
+    return window
 
 
 def plugged(pair: Pair, drafter: Drafter) -> Pair:

@@ -6,13 +6,27 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 READY = {"status": "ok", "model": "org/m", "mode": "dspark", "max_draft": "auto", "warnings": ["hot"]}
 
+FIGURES = {"completion_tokens": 3, "decode_tokens_per_sec": 10.0, "accept_len": None}
+RACE = (
+    {"type": "start"},
+    *({"type": "arm_start", "arm": at, "label": name} for at, name in enumerate(("baseline", "dspark"))),
+    *({"type": "arm_done", "arm": at, "label": name, **FIGURES} for at, name in enumerate(("baseline", "dspark"))),
+    {"type": "verdict", "outcome": "identical", "arms": [{"arm": 1, "label": "dspark", "outcome": "identical"}]},
+    {"type": "done"},
+)
+
 
 class ContractServer:
-    """`states` are what `/health` says, one after another, the last for ever; `asked` are the requests that came."""
+    """`states` are what `/health` says, one after another, the last for ever; `models` are listed.
+
+    `asked` are the requests that came.
+    """
 
     def __init__(self, *states, key=None, refusal=None, error=None):
         self.states = list(states or (READY,))
         self.key, self.refusal, self.error = key, refusal, error
+        self.models = [{"id": "org/m", "context_window": 4096, "max_tokens": 1024}]
+        self.race = RACE
         self.asked = []
         server = self
 
@@ -39,12 +53,16 @@ class ContractServer:
 
     @property
     def body(self):
-        return next(body for route, body in self.asked if route == "/admin/load")
+        return next(body for route, body in self.asked if route in ("/admin/load", "/admin/race"))
 
     def _answer(self, handler, body):
         self.asked.append((handler.path, body))
         if handler.path != "/health" and self.key and handler.headers.get("Authorization") != f"Bearer {self.key}":
             return self._send(handler, 401, _error("Invalid API key", "authentication_error"))
+        if handler.path == "/v1/models":
+            return self._send(handler, 200, {"data": self.models})
+        if handler.path == "/admin/race":
+            return self._send(handler, *(self.refusal or (200, _events(*self.race))))
         if handler.path == "/admin/load":
             return self._send(handler, *(self.refusal or (202, {"id": "load-1"})))
         state = self.states[0]
@@ -62,6 +80,10 @@ class ContractServer:
         handler.send_header("Content-Length", str(len(content)))
         handler.end_headers()
         handler.wfile.write(content)
+
+
+def _events(*events):
+    return "".join(f": wait\n\nevent: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events).encode()
 
 
 def _error(message, kind="invalid_request_error"):

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import os
 import random
 from functools import cache
 
@@ -26,6 +27,7 @@ from dspark.tuning.pilot import FixedPilot
 TOKENS = 18
 ENDS_AT = 7
 NO_EOS = 999
+FULL_MATRIX = "MLX_DSPARK_FULL_MATRIX"
 ANY_LENGTH = 1 << 30
 TIE = 2e-3
 
@@ -89,11 +91,24 @@ def pairwise(seed: int) -> list[tuple[str, int, int, str]]:
     return chosen
 
 
-def cases():
-    """The pairs of each kind of cache, dealt out to its families."""
+def product():
+    """Every (drafter, block, prompt length, exit); without a drafter a block means nothing."""
+    every = itertools.product(DRAFTERS, BLOCKS, LENGTHS, EXITS)
+    return [case for case in every if case[0] != "none" or case[1] == BLOCKS[0]]
+
+
+def dealt():
+    """Each kind of cache with its families and their cases: all of them if asked for, else the pairs dealt out."""
     for seed, (kind, names) in enumerate(KINDS.items()):
-        for case, name in zip(pairwise(seed), itertools.cycle(names), strict=False):
-            yield pytest.param(kind, name, *case, id="-".join(map(str, (kind, name, *case))))
+        if os.environ.get(FULL_MATRIX):
+            yield from ((kind, name, case) for name, case in itertools.product(names, product()))
+        else:
+            yield from ((kind, name, case) for case, name in zip(pairwise(seed), itertools.cycle(names), strict=False))
+
+
+def cases():
+    for kind, name, case in dealt():
+        yield pytest.param(kind, name, *case, id="-".join(map(str, (kind, name, *case))))
 
 
 def loaded(kind, name):
@@ -386,3 +401,35 @@ def test_the_engine_speculates_on_every_kind_of_cache(tmp_path, name):
         *_, last = engine.generate(Request(prompt_of(12), max_tokens=30, speculation=options))
         answers.append(last.tokens)
     assert answers[0] == answers[1] == answers[2]
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "llama4", "qwen3_5", "lfm2", "recurrent_gemma"])
+def test_two_answers_of_one_target_step_by_step_and_stock_mlx_lm_between(name):
+    """A25, A26: taps, recordings and caches belong to one answer, and the model is nobody's between two rounds."""
+    kind = next(kind for kind, names in KINDS.items() if name in names and kind != "quantized")
+    target, _ = ending(loaded(kind, name), "budget", ())
+    lengths, streams, answers = (3, WINDOW), [], {}
+    for length, rule in zip(lengths, (alternating(1), None), strict=True):
+        said, prompt = stock(kind, name, length), prompt_of(length)
+        drafter = None if rule is None else Scripted([*prompt, *said], 4, rule, tapped=True)
+        pilot = FixedPilot(4, drafter=drafter is not None, lookup=drafter is None)
+        decoding = Decoding(target, drafter, pilot, Request(prompt, max_tokens=TOKENS), lookup=drafter is None)
+        if drafter is not None:
+            drafter.sequence = decoding.sequence
+        answers[length] = []
+        streams.append((length, decoding.events()))
+    expected = target.model(mx.array([prompt_of(5)]), cache=target.new_cache().entries)
+    while streams:
+        for length, events in list(streams):
+            event = next(events, None)
+            if event is None:
+                streams.remove((length, events))
+            elif isinstance(event, RoundCommitted):
+                answers[length] += event.tokens
+            between = target.model(mx.array([prompt_of(5)]), cache=mlx_cache.make_prompt_cache(target.model))
+            assert bool(mx.array_equal(between, expected).item())
+    for length in lengths:
+        said = stock(kind, name, length)
+        if answers[length] != said:
+            first = next(i for i, (a, b) in enumerate(zip(answers[length], said, strict=False)) if a != b)
+            assert tied(loaded(kind, name), [*prompt_of(length), *said[:first]])

@@ -59,6 +59,8 @@ class Statistics:
     first token of the answer; decode is everything after it. `accepted_at[k]` of `offered_at[k]` proposals at draft
     position k were accepted, counting only positions that were really tested (every earlier one accepted). `rounds`
     counts rounds after the first token, `emitted` the tokens they settled including an end-of-sequence token.
+    `decay_ratio` is the speed over the last third of rounds by that over the first third (None with too few to tell),
+    `swap_delta_bytes` what went to swap meanwhile, `cold` whether this was the first generation after a load.
     """
 
     prompt_tokens: int
@@ -77,6 +79,9 @@ class Statistics:
     emitted: int
     offered_at: tuple[int, ...]
     accepted_at: tuple[int, ...]
+    decay_ratio: float | None = None
+    swap_delta_bytes: int | None = None
+    cold: bool | None = None
 
     @property
     def accept_len(self) -> float | None:
@@ -99,7 +104,8 @@ class Statistics:
 class Finished:
     """The last event. `tokens` are the ids of the answer (no end-of-sequence id), `text` all of it.
 
-    `logprobs` has one entry a token where the request asked for them, as has `RoundCommitted`.
+    `logprobs` has one entry a token where the request asked for them, as has `RoundCommitted`; `stop_string` is the one
+    that ended the answer, where one did.
     """
 
     reason: FinishReason
@@ -107,6 +113,7 @@ class Finished:
     text: str
     statistics: Statistics
     logprobs: tuple[TokenLogprob, ...] = ()
+    stop_string: str | None = None
 
 
 Event = PrefillProgress | RoundCommitted | Text | Finished

@@ -1,5 +1,7 @@
 """The decoding loop: prefill, then rounds until the stop rule ends the answer."""
 
+import logging
+import os
 import time
 from collections.abc import Generator, Iterator
 
@@ -22,6 +24,10 @@ from dspark.tuning.pilot import Pilot
 PREFILL_CHUNK_TOKENS = 2048
 # How often the allocator's unused buffers are given back.
 _CLEAR_EVERY_TOKENS = 256
+SLOW_ROUND_VARIABLE = "MLX_DSPARK_SLOW_ROUND_LOG_S"
+_SLOW_ROUND_S = 10.0
+
+_LOG = logging.getLogger("dspark.decoding")
 
 
 class Decoding:
@@ -63,8 +69,9 @@ class Decoding:
         self._started = time.perf_counter()
         self._first_token_at: float | None = None
         self._cleared_at = 0
+        self._slow_round_s = _slow_round_s()
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event]:
         """Decode. However this ends, both caches hold exactly `sequence.record` afterwards, and belong to the prefix
         cache where there is one; after an error they are given up.
 
@@ -84,8 +91,9 @@ class Decoding:
                     break
                 reason = yield from self._round()
             if reason == "cancelled":
+                rest = sequence.stop.finish()  # which may complete a stop string and take tokens back
                 self._back_to_settled()
-                if rest := sequence.stop.finish():
+                if rest:
                     yield Text(rest)
             ended = True
             yield self._finished(reason)
@@ -142,7 +150,7 @@ class Decoding:
                 return
             end = self._lease.next_cut(at, min(self._chunk_end(at), total - 1))
             chunk = sequence.prompt[at:end]
-            _, rows = self._rounds.feed(sequence, mx.array([chunk], dtype=mx.int32))
+            rows = self._rounds.feed(sequence, mx.array([chunk], dtype=mx.int32))[1]
             held = sequence.cache.arrays
             if sequence.context is not None:
                 sequence.context.append(rows, chunk)
@@ -173,11 +181,19 @@ class Decoding:
             sequence.constraint.advance(reading.run)
         settlement = sequence.stop.take(reading.run)
         now = time.perf_counter()
+        if now - started > self._slow_round_s:
+            _LOG.warning(
+                "slow round: %.1f s for %d rows behind %d tokens (%s)",
+                now - started,
+                1 + submission.verified,
+                submission.start,
+                reading.outcome.source,
+            )
         if first:
             self._first_token_at = now
         logprobs = reading.logprobs[: len(settlement.tokens)]
         sequence.logprobs += logprobs
-        self._commit(submission, reading, settlement, first=first)
+        self._commit(submission, reading, settlement, now - started, first=first)
         if first:
             yield PrefillProgress(len(sequence.prompt), len(sequence.prompt), done=True)
         yield RoundCommitted(
@@ -202,12 +218,15 @@ class Decoding:
     def _more_than(self, tokens: int) -> bool:
         return self.sequence.stop.remaining > tokens
 
-    def _commit(self, submission: Submission, reading: Reading, settlement: Settlement, *, first: bool) -> None:
+    def _commit(
+        self, submission: Submission, reading: Reading, settlement: Settlement, seconds: float, *, first: bool
+    ) -> None:
         sequence, outcome = self.sequence, reading.outcome
         if not first:
             # Proposals after the end of the answer never happened, to the counts as to the text.
             verified = min(submission.verified, settlement.count)
-            sequence.tally.count(outcome.source, verified, min(outcome.accepted, settlement.count), settlement.count)
+            accepted = min(outcome.accepted, settlement.count)
+            sequence.tally.count(outcome.source, verified, accepted, settlement.count, seconds)
             self._pilot.observe(outcome)
         if settlement.reason is not None:
             self._pending = None
@@ -244,4 +263,15 @@ class Decoding:
                 decode_seconds=now - first,
             ),
             logprobs=tuple(sequence.logprobs[: len(sequence.stop.tokens)]),
+            stop_string=sequence.stop.matched,
         )
+
+
+def _slow_round_s() -> float:
+    """How long a round may take before it is told of."""
+    given = os.environ.get(SLOW_ROUND_VARIABLE, "")
+    try:
+        return float(given or _SLOW_ROUND_S)
+    except ValueError:
+        _LOG.warning("%s=%s is not a number of seconds; %g is in force", SLOW_ROUND_VARIABLE, given, _SLOW_ROUND_S)
+        return _SLOW_ROUND_S

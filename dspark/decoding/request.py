@@ -75,6 +75,10 @@ class Sampling:
         Raises:
             UsageError: naming the setting and its range.
         """
+        whole = {"seed": self.seed, "top_k": self.top_k, "top_logprobs": self.top_logprobs}
+        for name, number in (*whole.items(), *(("logit_bias", token) for token in self.logit_bias)):
+            if number is not None and type(number) is not int:
+                raise UsageError(f"{name} takes whole numbers, not {number!r}")
         for name, low, high in (
             ("temperature", 0.0, 2.0),
             ("top_p", 0.0, 1.0),

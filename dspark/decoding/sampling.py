@@ -26,6 +26,9 @@ from dspark.drafters.drafter import Pick
 # As far back as mlx-lm's penalties look.
 HISTORY_TOKENS = 20
 _MASK = (1 << 64) - 1
+# Settings nearer to nothing, or larger than one over it, would leave float32 on the way and make junk of the logits.
+_LEAST = 1e-30
+_HALF_STEP = 2.0**-33
 
 
 class Chooser:
@@ -35,9 +38,10 @@ class Chooser:
         self._sampling = sampling
         self._vocabulary = vocabulary
         self._seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
-        bias = {int(token): float(value) for token, value in sampling.logit_bias.items()}
+        bias = {token: min(max(value, -1 / _LEAST), 1 / _LEAST) for token, value in sampling.logit_bias.items()}
+        repetition = min(max(sampling.repetition_penalty, _LEAST), 1 / _LEAST)
         penalties = {
-            "repetition_penalty": None if sampling.repetition_penalty == 1.0 else sampling.repetition_penalty,
+            "repetition_penalty": None if repetition == 1.0 else repetition,
             "presence_penalty": sampling.presence_penalty or None,
             "frequency_penalty": sampling.frequency_penalty or None,
         }
@@ -53,11 +57,15 @@ class Chooser:
         """Gumbel noise [count, V] for the answer's tokens `place`, `place` + 1, …; None for greedy decoding."""
         if self.greedy:
             return None
-        rows = [
-            mx.random.gumbel((1, self._vocabulary), key=mx.random.key(_mixed(self._seed, place + row)))
-            for row in range(count)
-        ]
-        return mx.concatenate(rows)
+        return mx.concatenate([self._gumbel(_mixed(self._seed, place + row)) for row in range(count)])
+
+    def _gumbel(self, key: int) -> mx.array:
+        """Noise [1, V]. MLX's own has steps of 2**-24 where it is large, and so never draws what is rarer than that.
+
+        Uniform numbers are finest next to 0, in steps of 2**-32; here those become the large noise.
+        """
+        uniform = mx.random.uniform(shape=(1, self._vocabulary), key=mx.random.key(key))
+        return -mx.log(-mx.log1p(-mx.maximum(uniform, _HALF_STEP)))
 
     def process(self, logits: mx.array, history: Sequence[int], allowed: mx.array | None = None) -> mx.array:
         """`logits` [w, V] after bias and penalties; row j has seen `history` less its newest w - 1 - j tokens.
@@ -109,12 +117,12 @@ class Chooser:
         values = logits.astype(mx.float32)
         values = values - mx.logsumexp(values, axis=-1, keepdims=True)
         if sampling.top_p < 1.0:
-            values = apply_top_p(values, sampling.top_p)
+            values = apply_top_p(values, max(sampling.top_p, _LEAST))
         if sampling.min_p > 0.0:
             values = apply_min_p(values, sampling.min_p)
         if 0 < sampling.top_k < values.shape[-1]:
             values = apply_top_k(values, sampling.top_k)
-        return values * (1.0 / sampling.temperature)
+        return values * (1.0 / max(sampling.temperature, _LEAST))
 
 
 class Logprobs:

@@ -36,12 +36,13 @@ class StopRule:
         self._detokenizer = tokenizer.detokenizer
         self._eos = frozenset(eos)
         self._budget = max_tokens
-        words = [word for word in stop if word]
-        self._state = TextStateMachine({"normal": [(word, None) for word in words]}).make_state()
+        self._words = [word for word in stop if word]
+        self._state = TextStateMachine({"normal": [(word, None) for word in self._words]}).make_state()
         self.tokens: list[int] = []
         self._pieces: list[str] = []
         self._shown = 0
         self._read = 0
+        self._matched: str | None = None
 
     @property
     def remaining(self) -> int:
@@ -52,6 +53,11 @@ class StopRule:
     def text(self) -> str:
         """Everything shown so far."""
         return "".join(self._pieces)
+
+    @property
+    def matched(self) -> str | None:
+        """The stop string that ended the answer, if one did."""
+        return self._matched
 
     def take(self, run: Iterable[int]) -> Settlement:
         """Settle the next tokens of the answer, as many as it still takes."""
@@ -109,6 +115,9 @@ class StopRule:
         if safe:
             self._pieces.append(safe)
             self._shown += len(safe)
+        if state is None:
+            rest = self._detokenizer.text[self._shown :]
+            self._matched = next((word for word in self._words if rest.startswith(word)), None)
         return state is None
 
     def _flush(self) -> None:

@@ -1,7 +1,12 @@
 """Counting what a generation does, round by round."""
 
+from collections.abc import Sequence
+
 from dspark.decoding.events import Statistics
 from dspark.tuning.pilot import Source
+
+# A third of fewer rounds than this says nothing of a trend.
+DECAY_ROUNDS = 8
 
 
 class Tally:
@@ -16,15 +21,17 @@ class Tally:
         self._emitted = 0
         self._offered: list[int] = []
         self._accepted: list[int] = []
+        self._pace: list[tuple[int, float]] = []
 
     @property
     def rounds(self) -> int:
         """Rounds after the first token."""
         return sum(self._rounds.values())
 
-    def count(self, source: Source, verified: int, accepted: int, settled: int) -> None:
-        """Count a round: `verified` proposals, `accepted` of them, `settled` tokens."""
+    def count(self, source: Source, verified: int, accepted: int, settled: int, seconds: float) -> None:
+        """Count a round: `verified` proposals, `accepted` of them, `settled` tokens in `seconds`."""
         self._rounds[source] += 1
+        self._pace.append((settled, seconds))
         self._drafted += verified
         self._emitted += settled
         tested = min(verified, accepted + 1)
@@ -54,4 +61,19 @@ class Tally:
             emitted=self._emitted,
             offered_at=tuple(self._offered),
             accepted_at=tuple(self._accepted),
+            decay_ratio=decay_ratio(self._pace),
         )
+
+
+def decay_ratio(pace: Sequence[tuple[int, float]]) -> float | None:
+    """Speed of the last third of rounds by that of the first, from (tokens, seconds) a round; None with too few."""
+    third = len(pace) // 3
+    if third < DECAY_ROUNDS:
+        return None
+    early, late = (
+        (sum(tokens for tokens, _ in part), sum(seconds for _, seconds in part))
+        for part in (pace[:third], pace[-third:])
+    )
+    if min(*early, *late) <= 0:
+        return None
+    return (late[0] / late[1]) / (early[0] / early[1])

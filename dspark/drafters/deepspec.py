@@ -9,6 +9,7 @@ from typing import Any
 
 from dspark.drafters.config import DrafterConfig, RopeConfig
 from dspark.drafters.fields import DSparkHead, lifted, parse
+from dspark.drafters.rope import is_positive
 from dspark.errors import DrafterFormatError
 
 
@@ -50,6 +51,8 @@ def _partial(file: _File) -> RopeConfig:
     factor = file.partial_rotary_factor
     if factor is None:
         factor = (file.rope_parameters or {}).get("partial_rotary_factor")
-    if factor is None or not 0 < factor <= 1:
-        raise DrafterFormatError("this drafter turns a part of each head, but its config lacks partial_rotary_factor")
+    if not is_positive(factor) or not 2 <= int(file.head_dim * factor) <= file.head_dim:
+        raise DrafterFormatError(
+            "this drafter turns a part of each head, but its config lacks a partial_rotary_factor that tells which"
+        )
     return RopeConfig(theta=file.theta(), rotated=int(file.head_dim * factor))

@@ -1,17 +1,18 @@
 """The parts that drafter packagings share, validated by name."""
 
-import math
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dspark.drafters.config import ConfidenceConfig, LayerConfig, MarkovConfig, RopeConfig
-from dspark.drafters.rope import rope_scaling
+from dspark.drafters.rope import is_positive, rope_scaling
 from dspark.errors import DrafterFormatError
 
 Positive = Field(gt=0)
 # Far above any drafter that exists; what lies beyond is a broken file that would exhaust memory.
-Few = Field(gt=0, le=256)
+FEW, MOST = 256, 1 << 22
+Few = Field(gt=0, le=FEW)
+Size = Field(gt=0, le=MOST)
 _ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
     "silu": "silu",
     "swish": "silu",
@@ -21,21 +22,24 @@ _ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
 
 
 class Fields(BaseModel):
-    """A group of config fields. Unknown ones are ignored: much of a drafter's config is noise from the target's."""
+    """A group of config fields. Unknown ones are ignored: much of a drafter's config is noise from the target's.
 
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+    Known ones are taken as they stand: `true` is no 1, and "8" no number.
+    """
+
+    model_config = ConfigDict(extra="ignore", protected_namespaces=(), strict=True, allow_inf_nan=False)
 
 
 class Backbone(Fields):
     """A Qwen3-style stack of decoder layers."""
 
-    hidden_size: int = Positive
+    hidden_size: int = Size
     target_hidden_size: int | None = None
-    intermediate_size: int = Positive
+    intermediate_size: int = Size
     num_hidden_layers: int = Few
-    num_attention_heads: int = Positive
-    num_key_value_heads: int = Positive
-    head_dim: int = Positive
+    num_attention_heads: int = Size
+    num_key_value_heads: int = Size
+    head_dim: int = Size
     rms_norm_eps: float = Positive
     hidden_act: str = "silu"
     attention_bias: bool = False
@@ -43,7 +47,7 @@ class Backbone(Fields):
     rope_theta: float | None = None
     rope_parameters: dict[str, Any] | None = None
     rope_scaling: dict[str, Any] | None = None
-    vocab_size: int = Positive
+    vocab_size: int = Size
 
     def theta(self) -> float:
         """The rotary base, from either of the two places it is kept in; never a silent default."""
@@ -52,9 +56,9 @@ class Backbone(Fields):
         if theta is None:
             raise DrafterFormatError("the drafter's config lacks rope_theta; a guessed one would ruin its drafts")
         if nested is not None and self.rope_theta is not None and nested != self.rope_theta:
-            raise DrafterFormatError(f"the drafter's config gives two rope_theta, {self.rope_theta:g} and {nested:g}")
-        if not 0.0 < theta < math.inf:
-            raise DrafterFormatError(f"the drafter's config gives a rope_theta of {theta:g}, which turns nothing")
+            raise DrafterFormatError(f"the drafter's config gives two rope_theta, {self.rope_theta:g} and {nested}")
+        if not is_positive(theta):
+            raise DrafterFormatError(f"the drafter's config gives a rope_theta of {theta}, which turns nothing")
         return float(theta)
 
     def rope(self, *, scaled: bool, traditional: bool = False) -> RopeConfig:
@@ -69,6 +73,11 @@ class Backbone(Fields):
         if self.hidden_act not in _ACTIVATIONS:
             raise DrafterFormatError(
                 f"the drafter's hidden_act {self.hidden_act} is not supported; known are {', '.join(_ACTIVATIONS)}"
+            )
+        if self.num_attention_heads * self.head_dim > MOST:
+            raise DrafterFormatError(
+                f"the drafter's {self.num_attention_heads} heads of {self.head_dim} features cannot be meant; "
+                "fetch its config again"
             )
         if self.num_attention_heads % self.num_key_value_heads:
             raise DrafterFormatError(
@@ -129,7 +138,7 @@ class Block(Fields):
 class SequentialHeads(Fields):
     """Markov and confidence head, the same keys in every DSpark packaging."""
 
-    markov_rank: int = Field(default=0, ge=0)
+    markov_rank: int = Field(default=0, ge=0, le=1 << 16)
     markov_head_type: Literal["vanilla", "gated", "rnn"] = "vanilla"
     enable_confidence_head: bool = False
     confidence_head_with_markov: bool | None = None

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from dspark.drafters.config import DrafterConfig, LayerConfig, RopeConfig
 from dspark.drafters.deepspec import require_full_vocabulary
-from dspark.drafters.fields import Block, Fields, Positive, SequentialHeads, check_taps, lifted, parse
+from dspark.drafters.fields import Block, Few, Fields, Positive, SequentialHeads, Size, check_taps, lifted, parse
 from dspark.errors import DrafterFormatError
 
 
@@ -22,18 +22,18 @@ class _RopeParameters(Fields):
 
 
 class _File(Block, SequentialHeads):
-    hidden_size: int = Positive
-    intermediate_size: int = Positive
-    num_hidden_layers: int = Positive
-    num_attention_heads: int = Positive
+    hidden_size: int = Size
+    intermediate_size: int = Size
+    num_hidden_layers: int = Few
+    num_attention_heads: int = Few
     num_key_value_heads: int | None = None
     num_global_key_value_heads: int | None = None
-    global_head_dim: int = Positive
+    global_head_dim: int = Field(gt=0, le=1 << 14)
     attention_k_eq_v: bool
     final_logit_softcapping: float | None = None
     rms_norm_eps: float = Positive
     rope_parameters: _RopeParameters
-    vocab_size: int = Positive
+    vocab_size: int = Size
     draft_vocab_size: int | None = None
     enable_moe_block: bool = False
     hidden_size_per_layer_input: int | None = None

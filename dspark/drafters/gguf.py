@@ -11,6 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from dspark.drafters import gguf_layout
 from dspark.drafters.config import (
     ConfidenceConfig,
     Convention,
@@ -21,7 +22,7 @@ from dspark.drafters.config import (
     RopeConfig,
     SelectorConfig,
 )
-from dspark.drafters.fields import check_taps, slots
+from dspark.drafters.fields import FEW, MOST, check_taps, slots
 from dspark.drafters.gemma import gemma_style, proportional
 from dspark.drafters.refusals import refuse_tensors
 from dspark.drafters.rope import rope_scaling
@@ -86,6 +87,7 @@ def read(file: Path) -> tuple[DrafterConfig, dict[str, mx.array]]:
         CheckpointError: the file cannot be read.
         DrafterFormatError: it is no drafter, lacks a field, or uses a feature that is not supported.
     """
+    gguf_layout.check(file)
     try:
         loaded: Any = mx.load(str(file), return_metadata=True)
     except (RuntimeError, ValueError, OSError) as error:
@@ -107,13 +109,18 @@ def read(file: Path) -> tuple[DrafterConfig, dict[str, mx.array]]:
     gemma = any(name.endswith(".post_attention_norm.weight") for name in stored)
     frequencies = stored.pop("rope_freqs.weight", None)
     tensors = {_canonical(name, gemma=gemma): value for name, value in _unpacked(stored).items()}
-    config = translate(
-        header,
-        {name: tuple(value.shape) for name, value in tensors.items()},
-        shifted=not any(name.startswith("dspark.") for name in stored),
-        turning=None if frequencies is None else int((frequencies < 1e6).sum().item()),
-        gemma=gemma,
-    )
+    try:
+        config = translate(
+            header,
+            {name: tuple(value.shape) for name, value in tensors.items()},
+            shifted=not any(name.startswith("dspark.") for name in stored),
+            turning=None if frequencies is None else int((frequencies < 1e6).sum().item()),
+            gemma=gemma,
+        )
+    except (TypeError, ValueError, LookupError, ArithmeticError) as error:  # texts for numbers, rows for tables
+        raise DrafterFormatError(
+            f"{file.name} has a header that does not describe its drafter ({error}); convert it again"
+        ) from error
     return config, tensors
 
 
@@ -142,12 +149,12 @@ class Header:
             )
         return value
 
-    def count(self, *keys: str) -> int:
+    def count(self, key: str, most: int = MOST) -> int:
         """A number that may be given per layer, if they all agree."""
-        value = self.need(*keys)
+        value = self.need(key)
         values = value if isinstance(value, list) else [value]
-        if len(set(values)) != 1 or values[0] < 1:
-            raise DrafterFormatError(f"this GGUF drafter's {keys[0]} {value} must be one positive number")
+        if len(set(values)) != 1 or type(values[0]) is not int or not 1 <= values[0] <= most:
+            raise DrafterFormatError(f"this GGUF drafter's {key} {value} must be one number of 1 to {most}")
         return int(values[0])
 
     def real(self, key: str) -> float:
@@ -166,7 +173,7 @@ def translate(
 
     `shifted` says that taps are numbered from 1, `turning` how many rotary frequencies turn.
     """
-    layers, width = header.count("block_count"), header.count("embedding_length")
+    layers, width = header.count("block_count", FEW), header.count("embedding_length")
     head_dim = _shape(shapes, "layers.0.self_attn.q_norm.weight")[0]
     rank = shapes.get("markov_head.markov_w1.weight", (0, 0))[1]
     selector = _selector(header)
@@ -191,7 +198,7 @@ def translate(
     return DrafterConfig(
         kind="dspark" if rank else "dflash",
         packaging="gguf",
-        **slots(header.count("block_size"), predicts),
+        **slots(header.count("block_size", FEW), predicts),
         taps=check_taps([int(tap) - (1 if shifted else 0) for tap in taps]),
         mask_id=int(header.need("mask_token_id", "tokenizer.ggml.mask_token_id")),
         target_layers=None,

@@ -109,12 +109,21 @@ def _resolved(config: DrafterConfig, weights: dict[str, mx.array]) -> DrafterCon
 
 
 def _typed(tensors: dict[str, mx.array], config: DrafterConfig, dtype: mx.Dtype) -> dict[str, mx.array]:
-    """Floating-point tensors in `dtype`; norms that are stored as offsets from one, whole."""
+    """All tensors in `dtype`, but for the integers of `d2t`; norms that are stored as offsets from one, whole."""
     out = {}
     for name, value in tensors.items():
         if config.norm_offset and name.endswith("norm.weight"):
             value = value.astype(mx.float32) + 1.0
-        out[name] = value.astype(dtype) if mx.issubdtype(value.dtype, mx.floating) else value
+        kind = mx.integer if name == "d2t" else mx.floating
+        if not mx.issubdtype(value.dtype, kind):
+            raise DrafterFormatError(
+                f"the drafter's {name} holds {str(value.dtype).removeprefix('mlx.core.')}, which is no type for it; "
+                "fetch it again"
+            )
+        out[name] = value if name == "d2t" else value.astype(dtype)
+    unusable = sorted(name for name, value in out.items() if name != "d2t" and not bool(mx.isfinite(value).all()))
+    if unusable:
+        raise DrafterFormatError(f"the drafter's {_some(unusable)} holds values that are not finite; fetch it again")
     return out
 
 
@@ -167,9 +176,6 @@ def _fill(model: DrafterModel, weights: dict[str, mx.array]) -> None:
                 f"{name} has shape {list(value.shape)}, the config says {list(expected[name].shape)}"
             )
     model.load_weights(list(weights.items()))
-    unusable = [name for name, value in weights.items() if not bool(mx.isfinite(value).all())]
-    if unusable:
-        raise DrafterFormatError(f"the drafter's {_some(unusable)} holds values that are not finite; fetch it again")
 
 
 def _some(names: list[str]) -> str:

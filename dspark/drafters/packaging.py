@@ -64,7 +64,7 @@ def read_config(folder: Path) -> DrafterConfig:
         raise DrafterFormatError(
             f"{folder} has no config.json, so it is not a drafter; check the path given to --drafter"
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DrafterFormatError(f"{file} is not readable JSON ({error}); fetch the drafter again") from error
     if not isinstance(fields, dict):
         raise DrafterFormatError(f"{file} does not hold a JSON object; fetch the drafter again")
@@ -77,6 +77,8 @@ def translate(fields: dict[str, Any]) -> DrafterConfig:
     Raises:
         DrafterFormatError: as `read_config`.
     """
+    if not isinstance(fields.get("quantization") or {}, dict):
+        raise DrafterFormatError("the drafter's quantization is not an object; fetch its config again")
     if any(key in fields for key in ("speculators_model_type", "speculators_config", "transformer_layer_config")):
         return speculators.translate(fields)
     refuse_config(fields)

@@ -28,7 +28,8 @@ _FULL_MODEL = ("ForCausalLM", "ForConditionalGeneration")
 def refuse_config(fields: dict[str, Any]) -> None:
     """Raise `DrafterFormatError` if the config is of a drafter that is known not to work here."""
     architecture = _architecture(fields)
-    nested = fields.get("dflash_config") or {}
+    nested = fields.get("dflash_config")
+    nested = nested if isinstance(nested, dict) else {}
     if architecture.endswith(_FULL_MODEL) and any(key.startswith(("dspark_", "mtp")) for key in fields):
         raise _refusal(_EMBEDDED)
     if architecture.lower().startswith(_OTHER_ALGORITHMS):

@@ -1,7 +1,7 @@
 """Rotary scaling of a drafter, in the packagings where it is the drafter's own."""
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 from dspark.errors import DrafterFormatError
 
@@ -38,6 +38,10 @@ def rope_scaling(
     kind = _kind(found)
     if kind not in _KNOWN:
         raise DrafterFormatError(f"rotary scaling of type {kind} is not supported; known are {', '.join(_KNOWN)}")
+    numbers = [key for key in (*_NEEDS[kind], "attention_factor") if key in found]
+    wrong = [f"{key} {found[key]!r}" for key in numbers if not is_positive(found[key])]
+    if wrong:
+        raise DrafterFormatError(f"the drafter's {kind} rotary scaling has {', '.join(wrong)}, which is no scale")
     missing = [key for key in _NEEDS[kind] if key not in found]
     if missing:
         raise DrafterFormatError(
@@ -51,6 +55,11 @@ def rope_scaling(
                 f"the drafter's YaRN attention_factor {given:g} is not the usual {usual:.4f}, which is not supported"
             )
     return {**found, "rope_type": kind, "max_position_embeddings": max_positions}
+
+
+def is_positive(value: object) -> TypeGuard[float]:
+    """Whether `value` is a number that something can be scaled by."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < math.inf
 
 
 def _kind(source: dict[str, Any]) -> str:

@@ -10,9 +10,10 @@ from pydantic import Field
 from dspark.drafters.config import Convention, DrafterConfig, LayerConfig
 from dspark.drafters.fields import (
     Backbone,
+    Few,
     Fields,
-    Positive,
     SequentialHeads,
+    Size,
     Windows,
     anchor_predicts,
     check_taps,
@@ -44,8 +45,8 @@ class _File(SequentialHeads):
     speculators_config: _Settings = _Settings()
     transformer_layer_config: _Layers
     aux_hidden_state_layer_ids: list[int]
-    draft_vocab_size: int = Positive
-    block_size: int = Positive
+    draft_vocab_size: int = Size
+    block_size: int = Few
     mask_token_id: int = Field(ge=0)
     speculative_tokens: int | None = None
     sample_from_anchor: bool | None = None
@@ -59,6 +60,8 @@ def translate(fields: dict[str, Any]) -> DrafterConfig:
         DrafterFormatError: another algorithm, a missing field, or a contradiction between fields.
     """
     settings = fields.get("speculators_config") or {}
+    if not isinstance(settings, dict):
+        raise DrafterFormatError("the drafter's speculators_config is not an object; fetch its config again")
     algorithm = fields.get("speculators_model_type") or settings.get("algorithm") or "dspark"
     if algorithm not in ("dspark", "dflash"):
         raise DrafterFormatError(

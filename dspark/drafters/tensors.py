@@ -15,6 +15,7 @@ _PREFIX = re.compile(r"^(model|logit_head)\.")
 # Parameters, not modules: some writers give them the suffix of a module's weight anyway.
 _BARE = re.compile(r"(_codebook|base_kernel|layer_scalar|attention_sink_bias)\.weight$")
 _BITS = (2, 3, 4, 5, 6, 8)
+_GROUPS = (32, 64, 128)
 
 
 def read_safetensors(folder: Path, quantization: dict[str, Any] | None) -> dict[str, mx.array]:
@@ -30,13 +31,29 @@ def read_safetensors(folder: Path, quantization: dict[str, Any] | None) -> dict[
     stored: dict[str, mx.array] = {}
     for file in files:
         try:
-            stored.update(cast(dict[str, mx.array], mx.load(str(file))))
+            held = cast(dict[str, mx.array], mx.load(str(file)))
         except (RuntimeError, ValueError, OSError) as error:
             raise CheckpointError(
                 f"{file} cannot be read (truncated?); delete it and fetch the drafter again"
             ) from error
+        if twice := stored.keys() & held.keys():
+            raise DrafterFormatError(
+                f"{file.name} holds {min(twice)}, which another file holds too; remove one of them"
+            )
+        stored |= held
     refuse_tensors(stored)
-    return unpacked({canonical_name(k): v for k, v in stored.items() if not _IGNORED.search(k)}, quantization)
+    return unpacked(_canonical(stored), quantization)
+
+
+def _canonical(stored: dict[str, mx.array]) -> dict[str, mx.array]:
+    out: dict[str, mx.array] = {}
+    for name, value in stored.items():
+        if _IGNORED.search(name):
+            continue
+        if canonical_name(name) in out:
+            raise DrafterFormatError(f"the drafter holds {canonical_name(name)} twice, once as {name}; fetch it again")
+        out[canonical_name(name)] = value
+    return out
 
 
 def canonical_name(name: str) -> str:
@@ -56,8 +73,15 @@ def unpacked(stored: dict[str, mx.array], quantization: dict[str, Any] | None) -
             continue
         if f"{base}.scales" in stored:
             group, bits = _grouping(name, base, quantization)
+            if f"{base}.biases" not in stored:
+                raise DrafterFormatError(f"{name} is quantized but has no {base}.biases; fetch the drafter again")
             scales, biases = (stored[f"{base}.{part}"].astype(mx.float32) for part in ("scales", "biases"))
-            value = mx.dequantize(value, scales, biases, group_size=group, bits=bits)
+            try:
+                value = mx.dequantize(value, scales, biases, group_size=group, bits=bits)
+            except ValueError as error:
+                raise DrafterFormatError(
+                    f"{name} is not packed in {bits} bits and groups of {group}, as the drafter's config says"
+                ) from error
         out[name] = value
     return out
 
@@ -71,5 +95,9 @@ def _grouping(name: str, base: str, quantization: dict[str, Any] | None) -> tupl
     if mode != "affine" or entry.get("bits") not in _BITS:
         raise DrafterFormatError(
             f"{name} is stored in {entry.get('bits')} bits ({mode}), an unsupported quantization; fetch the bf16 build"
+        )
+    if entry.get("group_size") not in _GROUPS:
+        raise DrafterFormatError(
+            f"{name} is stored in groups of {entry.get('group_size')}, which is unsupported; fetch the bf16 build"
         )
     return int(entry["group_size"]), int(entry["bits"])

@@ -8,7 +8,18 @@ from typing import Any
 from pydantic import Field
 
 from dspark.drafters.config import ConvolutionConfig, DrafterConfig, LayerConfig, SelectorConfig
-from dspark.drafters.fields import Backbone, Block, Positive, SequentialHeads, Windows, check_taps, lifted, parse, slots
+from dspark.drafters.fields import (
+    Backbone,
+    Block,
+    Few,
+    SequentialHeads,
+    Size,
+    Windows,
+    check_taps,
+    lifted,
+    parse,
+    slots,
+)
 from dspark.errors import DrafterFormatError
 
 _AMBIGUOUS_BLOCK = 16
@@ -42,9 +53,9 @@ class _File(Backbone, Block, Windows, SequentialHeads):
 
 
 class _SecondFile(_File):
-    conv_kernel_size: int = Positive
-    conv_group_size: int = Positive
-    selector_rank: int = Positive
+    conv_kernel_size: int = Few
+    conv_group_size: int = Size
+    selector_rank: int = Size
     selector_top_k: int = Field(default=16, gt=0)
 
 

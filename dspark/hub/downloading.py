@@ -35,16 +35,25 @@ _STORAGE_ERRNOS = {
 _SUFFIXES = {".json", ".safetensors", ".jinja", ".model", ".tiktoken", ".txt"}
 
 
-def download(repository: str, *, python: bool, inspect: Callable[[Path], None]) -> Path:
+# Hears how many bytes of how many are here, None where that is not known; what it raises ends the download.
+Heard = Callable[[int | None, int], None]
+
+
+def unheard(done_bytes: int | None, total_bytes: int) -> None:
+    """Nobody wants to know."""
+
+
+def download(repository: str, *, python: bool, inspect: Callable[[Path], None], heard: Heard = unheard) -> Path:
     """Fetch `repository` (`org/name`) and return its folder in the Hugging Face cache; an earlier attempt is resumed.
 
     The JSON files come first and `inspect` sees them alone: what it refuses costs no weights. Python files come only
-    if `python` is set. Raises `ModelNotFound` (unknown or gated), `NetworkError`, `StorageError`, `CheckpointError`.
+    if `python` is set. `heard` is called from the library's threads. Raises `ModelNotFound` (unknown or gated),
+    `NetworkError`, `StorageError`, `CheckpointError`.
     """
     cache = shelves.hub_cache()
     storage.ensure_writable(cache, "HF_HOME")
     with _one_line_errors(repository, cache):
-        return _download(repository, cache, python, inspect)
+        return _download(repository, cache, python, inspect, heard)
 
 
 @dataclass(frozen=True)
@@ -97,7 +106,7 @@ def _listing(repository: str, cache: Path, python: bool) -> Listing:
     return Listing(sizes, sum(size for name, size in sizes.items() if (snapshot / name).exists()))
 
 
-def _download(repository: str, cache: Path, python: bool, inspect: Callable[[Path], None]) -> Path:
+def _download(repository: str, cache: Path, python: bool, inspect: Callable[[Path], None], heard: Heard) -> Path:
     from huggingface_hub import snapshot_download
 
     listed = _listing(repository, cache, python)
@@ -105,7 +114,7 @@ def _download(repository: str, cache: Path, python: bool, inspect: Callable[[Pat
     storage.ensure_room(cache, total_bytes - here_bytes, "HF_HOME")
     _LOG.info("fetching %s, %s, into %s", repository, storage.amount(total_bytes - here_bytes), shelves.short(cache))
 
-    with _progress(here_bytes, total_bytes) as bar:
+    with _progress(here_bytes, total_bytes, heard) as bar:
 
         def fetch(names: list[str]) -> Path:
             patterns = [escape(name) for name in names]
@@ -127,7 +136,7 @@ def _wanted(name: str, python: bool) -> bool:
 
 
 @contextmanager
-def _progress(here_bytes: int, total_bytes: int) -> Iterator[Any]:
+def _progress(here_bytes: int, total_bytes: int, heard: Heard) -> Iterator[Any]:
     """A bar class for the library: it moves one rich bar on a terminal, and is where signals reach its threads.
 
     Left alone, the library answers Ctrl-C by waiting for every file that is under way to arrive, and an orderly end by
@@ -141,6 +150,7 @@ def _progress(here_bytes: int, total_bytes: int) -> Iterator[Any]:
     progress = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), expand=True)
     task = progress.add_task("", total=total_bytes, completed=here_bytes)
     stopping = threading.Event()
+    heard(here_bytes, total_bytes)
 
     class Bar(tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -153,6 +163,7 @@ def _progress(here_bytes: int, total_bytes: int) -> Iterator[Any]:
                 raise RuntimeError("interrupted")
             if self.counts:
                 progress.advance(task, n or 0)
+                heard(int(progress.tasks[0].completed), total_bytes)
 
     before: dict[int, Callable[[int, FrameType | None], Any]] = {}
 

@@ -8,17 +8,20 @@ from typing import Literal
 
 from dspark.errors import CheckpointError, ModelNotFound, UsageError
 from dspark.hub import checkpoint, demo, registry, shelves, vetting
-from dspark.hub.downloading import download
+from dspark.hub.downloading import Heard, download, unheard
 
 Kind = Literal["model", "drafter"]
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 
-def resolve(name: str, *, kind: Kind, trust_remote_code: bool = False, offline: bool = False) -> Path:
+def resolve(
+    name: str, *, kind: Kind, trust_remote_code: bool = False, offline: bool = False, heard: Heard = unheard
+) -> Path:
     """The folder of a model or drafter given by path, `org/name`, bare name or registry id; fetched if it is not here.
 
-    `offline` forbids the network, as `HF_HUB_OFFLINE=1` does. The weights' headers are checked, nothing is loaded.
+    `offline` forbids the network, as `HF_HUB_OFFLINE=1` does; `heard` hears of the bytes of a download. The weights'
+    headers are checked, nothing is loaded.
 
     Raises `ModelNotFound`, `NetworkError`, `StorageError`, `UsageError` (an empty or ambiguous name), or
     `CheckpointError` (incomplete or damaged files, a drafter offered as a model, `RemoteCodeRefused`).
@@ -37,7 +40,7 @@ def resolve(name: str, *, kind: Kind, trust_remote_code: bool = False, offline: 
     located = locate(name, kind=kind, offline=offline)
     folder = located.folder
     if folder is None:
-        folder = download(located.name, python=trust_remote_code, inspect=vet)
+        folder = download(located.name, python=trust_remote_code, inspect=vet, heard=heard)
         flaw = checkpoint.flaw(folder)
         if flaw:
             raise CheckpointError(f"{located.name} as it stands on the Hugging Face Hub is no model to load: it {flaw}")

@@ -1,11 +1,12 @@
 """macOS."""
 
+import os
 import platform
 from collections.abc import Callable
 
 from dspark.machine import darwin_output as read
 from dspark.machine import shell
-from dspark.machine.facts import Chip, Memory, Power, System, Thermal
+from dspark.machine.facts import Chip, Limit, Memory, Power, Pressure, Strain, System, Thermal
 from dspark.machine.profiler_output import profiler
 
 SYSCTL = "/usr/sbin/sysctl"
@@ -17,6 +18,7 @@ PROFILER = ("/usr/sbin/system_profiler", "-json", "-detailLevel", "mini", "SPHar
 IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
 SW_VERS = ("/usr/bin/sw_vers",)
 VM_STAT = ("/usr/bin/vm_stat",)
+FOOTPRINT = ("/usr/bin/footprint", "-f", "bytes", "--noCategories", "-p")
 PMSET = "/usr/bin/pmset"
 THERMAL = (
     "/usr/bin/notifyutil",
@@ -83,19 +85,29 @@ class Darwin:
             "hw.memsize", "vm.swapusage", "kern.memorystatus_vm_pressure_level", "iogpu.wired_limit_mb"
         )
         page_size, counters = read.vm_stat(self._output(*VM_STAT) or "")
-        level = read.number(values.get("kern.memorystatus_vm_pressure_level"))
         swap_total, swap_used = read.swap_usage(values.get("vm.swapusage"))
         wired_limit = read.number(values.get("iogpu.wired_limit_mb"))
         return Memory(
             total_bytes=read.number(values.get("hw.memsize")),
             available_bytes=read.available_bytes(page_size, counters),
-            pressure=None if level is None else read.PRESSURE.get(level),
+            pressure=_pressure(values),
             swap_total_bytes=swap_total,
             swap_used_bytes=swap_used,
             swapped_in_bytes=read.counted_bytes("Swapins", page_size, counters),
             swapped_out_bytes=read.counted_bytes("Swapouts", page_size, counters),
             gpu_wired_limit_bytes=None if wired_limit is None else wired_limit * MIB,
         )
+
+    def strain(self) -> Strain:
+        values = self._sysctl("vm.swapusage", "kern.memorystatus_vm_pressure_level")
+        return Strain(_pressure(values), read.swap_usage(values.get("vm.swapusage"))[1])
+
+    def limits(self) -> tuple[Limit, ...]:
+        return ()  # macOS does not enforce those on memory
+
+    def footprint_bytes(self) -> int | None:
+        pid = os.getpid()
+        return read.phys_footprint(self._output(*FOOTPRINT, str(pid)) or "", pid)
 
     def power(self) -> Power:
         source = read.power_source(self._output(PMSET, "-g", "batt") or "")
@@ -115,3 +127,8 @@ class Darwin:
 
     def _sysctl(self, *keys: str) -> dict[str, str]:
         return read.sysctl(self._output(SYSCTL, *keys) or "")
+
+
+def _pressure(values: dict[str, str]) -> Pressure | None:
+    level = read.number(values.get("kern.memorystatus_vm_pressure_level"))
+    return None if level is None else read.PRESSURE.get(level)

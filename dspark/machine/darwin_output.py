@@ -13,7 +13,7 @@ POWER_MODES: dict[str, PowerMode] = {"0": "normal", "1": "low", "2": "high"}
 THERMAL: dict[int, Thermal] = {0: "nominal", 1: "moderate", 2: "heavy", 3: "critical", 4: "critical"}
 PRESSURE: dict[int, Pressure] = {1: "normal", 2: "warning", 4: "critical"}
 MAX_LEVELS = 8
-UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
 
 def sysctl(text: str) -> dict[str, str]:
@@ -79,6 +79,15 @@ def available_bytes(page_size: int, counters: dict[str, int]) -> int | None:
 def counted_bytes(name: str, page_size: int, counters: dict[str, int]) -> int | None:
     """A counter of pages in bytes."""
     return counters[name] * page_size if page_size and name in counters else None
+
+
+def phys_footprint(text: str, pid: int) -> int | None:
+    """`phys_footprint` of one process in what `footprint` printed of several, in bytes or by units."""
+    _, header, block = text.partition(f"[{pid}]: ")
+    found = re.search(r"^\s*phys_footprint: ([\d.]+) ([KMGT]?)B$", block, re.MULTILINE)
+    if not header or found is None:
+        return None
+    return int(float(found.group(1)) * UNITS[found.group(2)])
 
 
 def power_source(text: str) -> PowerSource | None:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Pressure = Literal["normal", "warning", "critical"]
+PRESSURES: tuple[Pressure, ...] = ("normal", "warning", "critical")
 PowerSource = Literal["mains", "battery"]
 PowerMode = Literal["normal", "low", "high"]
 Thermal = Literal["nominal", "moderate", "heavy", "critical"]
@@ -78,6 +79,27 @@ class Memory:
     swapped_in_bytes: int | None = None
     swapped_out_bytes: int | None = None
     gpu_wired_limit_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Strain:
+    """How memory stands at this moment: the part of `Memory` that is read again and again."""
+
+    pressure: Pressure | None = None
+    swap_used_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A bound on this process that nothing beyond it can loosen: passing it ends the process, or fails it.
+
+    `binds` names it, `remedy` says how its owner would raise it; `free_bytes` can still be taken.
+    """
+
+    binds: str
+    remedy: str
+    limit_bytes: int
+    free_bytes: int
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import platform
 from pathlib import Path
 
 from dspark.machine import linux_output as read
-from dspark.machine.facts import Chip, Memory, Power, System
+from dspark.machine.facts import PRESSURES, Chip, Limit, Memory, Power, Pressure, Strain, System
 
 
 class Linux:
@@ -37,23 +37,50 @@ class Linux:
     def memory(self) -> Memory:
         facts = read.kilobytes(self._text("proc/meminfo"))
         total, available = facts.get("MemTotal"), facts.get("MemAvailable")
-        limit, left = self._cgroup()
-        if limit is not None and total is not None and limit < total:
-            total = limit
-        if left is not None and available is not None:
-            available = min(available, left)
+        for group in self._cgroups():
+            total = None if total is None else min(total, group.limit_bytes)
+            available = None if available is None else min(available, group.free_bytes)
         swap_total, swap_free = facts.get("SwapTotal"), facts.get("SwapFree")
         moved = read.counters(self._text("proc/vmstat"))
         page = os.sysconf("SC_PAGE_SIZE")
         return Memory(
             total_bytes=total,
             available_bytes=available,
-            pressure=read.pressure(self._text("proc/pressure/memory")),
+            pressure=self._pressure(),
             swap_total_bytes=swap_total,
             swap_used_bytes=None if swap_total is None or swap_free is None else swap_total - swap_free,
             swapped_in_bytes=moved["pswpin"] * page if "pswpin" in moved else None,
             swapped_out_bytes=moved["pswpout"] * page if "pswpout" in moved else None,
         )
+
+    def strain(self) -> Strain:
+        facts = read.kilobytes(self._text("proc/meminfo"))
+        total, free = facts.get("SwapTotal"), facts.get("SwapFree")
+        return Strain(self._pressure(), None if total is None or free is None else total - free)
+
+    def limits(self) -> tuple[Limit, ...]:
+        taken = read.kilobytes(self._text("proc/self/status"))
+        sizes = read.process_limits(self._text("proc/self/limits"))
+        return (
+            *self._cgroups(),
+            *(
+                Limit(
+                    f"this process's {what} (ulimit {flag})",
+                    "raise that limit",
+                    sizes[name],
+                    max(sizes[name] - taken[counter], 0),
+                )
+                for name, counter, what, flag in (
+                    ("Max data size", "VmData", "limit on data", "-d"),
+                    ("Max address space", "VmSize", "limit on address space", "-v"),
+                )
+                if name in sizes and counter in taken
+            ),
+        )
+
+    def footprint_bytes(self) -> int | None:
+        taken = read.kilobytes(self._text("proc/self/status"))
+        return taken["RssAnon"] + taken.get("VmSwap", 0) if "RssAnon" in taken else None
 
     def power(self) -> Power:
         supplies = [
@@ -65,21 +92,25 @@ class Linux:
             source=read.power_source(supplies), mode=read.power_mode(self._text("sys/firmware/acpi/platform_profile"))
         )
 
-    def _cgroup(self) -> tuple[int | None, int | None]:
-        """Smallest memory limit above this process, and what is left of the tightest one; None without a limit."""
-        limits, rests = [], []
+    def _pressure(self) -> Pressure | None:
+        """The worse of the machine's and, on cgroup v2, that of this process's own group."""
+        own = read.memory_cgroups(self._text("proc/self/cgroup"))[:1]
+        texts = ("proc/pressure/memory", *(f"sys/fs/cgroup/{folder}/memory.pressure" for folder in own))
+        return max((read.pressure(self._text(text)) for text in texts), key=_severity)
+
+    def _cgroups(self) -> tuple[Limit, ...]:
+        """The groups above this process that limit its memory and say how much of it is taken."""
+        found = []
         for folder in read.memory_cgroups(self._text("proc/self/cgroup")):
             base = f"sys/fs/cgroup/{folder}"
             limit = read.limit_bytes(self._text(f"{base}/memory.max") or self._text(f"{base}/memory.limit_in_bytes"))
-            if limit is None:
-                continue
-            limits.append(limit)
             used = read.limit_bytes(self._text(f"{base}/memory.current") or self._text(f"{base}/memory.usage_in_bytes"))
-            if used is not None:
+            if limit is not None and used is not None:
                 # File cache is counted as used, and given back on demand.
                 cache = read.counters(self._text(f"{base}/memory.stat")).get("inactive_file", 0)
-                rests.append(max(limit - used + cache, 0))
-        return min(limits, default=None), min(rests, default=None)
+                free = min(max(limit - used + cache, 0), limit)
+                found.append(Limit("the container's memory limit", "raise that limit", limit, free))
+        return tuple(found)
 
     def _folders(self, path: str) -> list[str]:
         try:
@@ -92,3 +123,7 @@ class Linux:
             return (self._root / path).read_text(errors="replace")
         except OSError:
             return ""
+
+
+def _severity(level: Pressure | None) -> int:
+    return -1 if level is None else PRESSURES.index(level)

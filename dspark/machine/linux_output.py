@@ -43,6 +43,12 @@ def counters(text: str) -> dict[str, int]:
     return {name: int(count) for name, count in re.findall(r"^(\S+) (\d+)$", text, re.MULTILINE)}
 
 
+def process_limits(text: str) -> dict[str, int]:
+    """Soft limits in bytes of /proc/self/limits, by the kernel's names for them; unlimited ones left out."""
+    found = re.findall(r"^(Max .+?)\s+(\d+)\s+\S+\s+bytes\s*$", text, re.MULTILINE)
+    return {name: int(size) for name, size in found}
+
+
 def limit_bytes(text: str) -> int | None:
     """A cgroup's memory limit; None where it sets none."""
     word = text.strip()

@@ -3,7 +3,7 @@
 import sys
 from typing import Protocol
 
-from dspark.machine.facts import Chip, Memory, Power, System
+from dspark.machine.facts import Chip, Limit, Memory, Power, Strain, System
 
 
 class Platform(Protocol):
@@ -15,6 +15,18 @@ class Platform(Protocol):
 
     def memory(self) -> Memory:
         """Cheap enough to be polled."""
+        ...
+
+    def strain(self) -> Strain:
+        """Cheaper still: once a request, and every other second while one runs."""
+        ...
+
+    def limits(self) -> tuple[Limit, ...]:
+        """What bounds this process besides the machine's memory; empty without such bounds."""
+        ...
+
+    def footprint_bytes(self) -> int | None:
+        """What this process takes of the machine's memory, swapped or compressed pages included. May take a second."""
         ...
 
     def power(self) -> Power: ...
@@ -31,6 +43,15 @@ class Unknown:
 
     def memory(self) -> Memory:
         return Memory()
+
+    def strain(self) -> Strain:
+        return Strain()
+
+    def limits(self) -> tuple[Limit, ...]:
+        return ()
+
+    def footprint_bytes(self) -> int | None:
+        return None
 
     def power(self) -> Power:
         return Power()

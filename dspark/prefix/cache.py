@@ -104,16 +104,25 @@ class PrefixCache:
         """The generation failed: what it held may be wrong, and is gone."""
         self._dropped += 1
 
-    def shed(self, what: int | Literal["rungs", "all"]) -> int:
+    def held(self, prompt: list[int], *, drafted: bool) -> int:
+        """How many tokens of `prompt` memory would spare reading now."""
+        return max((slot.usable(prompt, drafted=drafted)[1] for slot in self._slots), default=0)
+
+    def shed(self, what: int | Literal["rungs", "older", "all"], /) -> int:
         """Give back memory, the least useful first: checkpoints, then the oldest conversations.
 
-        `what` is how many bytes, or everything of a kind. Nothing is written to disk for it, which would take memory.
-        Returns the bytes that came back; a generation under way keeps what it holds.
+        `what` is how many bytes, or all checkpoints (rungs), all conversations but the newest (older), or all. Nothing
+        is written to disk for it, which would take memory. Returns the bytes that came back; a generation under way
+        keeps what it holds.
         """
         before = self.nbytes
         if what == "rungs":
             for slot in self._slots:
                 slot.strip()
+        elif what == "older":
+            newest = max((slot.used for slot in self._slots), default=0)
+            self._evicted += len(self._slots) - bool(self._slots)
+            self._slots = [slot for slot in self._slots if slot.used == newest]
         else:
             self._shrink(0 if what == "all" else max(before - what, 0), spill=False)
         return before - self.nbytes

@@ -128,7 +128,12 @@ def decide(evidence: Evidence, depths: Iterable[int] = (), tick: Callable[[], No
     together = {setting: _together(found.values()) for setting, found in fixed.items()}
     overall = _choose(together, evidence.tie, before.get(OVERALL))
     classes = {
-        klass: _choose({setting: found[klass] for setting, found in fixed.items()}, evidence.tie, before.get(klass))
+        klass: _choose(
+            {setting: found[klass] for setting, found in fixed.items()},
+            evidence.tie,
+            before.get(klass),
+            usual=overall.tried,
+        )
         for klass in groups
     }
     default, reached = _default(evidence, groups, fixed, overall, tick)
@@ -214,14 +219,21 @@ def _together(speedups: Iterable[Speedup]) -> Speedup:
     )
 
 
-def _choose(tried: Mapping[Setting, Speedup], tie: float, before: Setting | None = None) -> Choice:
-    """The smallest cap that is as good as the best, or the one before; plain where the best is no sure gain."""
+def _choose(
+    tried: Mapping[Setting, Speedup], tie: float, before: Setting | None = None, usual: Setting | None = None
+) -> Choice:
+    """The smallest cap that is as good as the best, or the one before; plain where the best is no sure gain.
+
+    `usual` is the setting of all classes together: a class has its own only where its few answers clearly say so.
+    """
     if not tried:
         return Choice(PLAIN_SETTING, AS_PLAIN, PLAIN_SETTING, AS_PLAIN)
     most = max(speedup.value for speedup in tried.values())
     near = {setting: speedup for setting, speedup in tried.items() if speedup.value >= most * (1.0 - tie)}
     smallest = min(_cap(setting) for setting in near)
     best = max((setting for setting in near if _cap(setting) == smallest), key=lambda setting: near[setting].value)
+    if usual is not None and usual in tried and tried[usual].value >= tried[best].low:
+        best = usual
     if before is not None and before in tried and tried[before].value >= most * (1.0 - _MOST_TIE):
         best = before
     # What was chosen before also keeps its side of the line between a gain and none.

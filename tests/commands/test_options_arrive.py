@@ -5,19 +5,23 @@ with, the request that it decodes, the body that a server is sent, or what comes
 """
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 import typer
 from contractserver import READY, ContractServer
 from tiny import write_head, write_llama
 
 from dspark import client
+from dspark.commands import serve
 from dspark.commands.app import app, run
 from dspark.engine import Engine, LoadOptions
 from dspark.errors import DSparkError
 from dspark.machine import bandwidth
+from dspark.server.hardware import Hardware
 
 TYPERS_OWN = {"--help", "--install-completion", "--show-completion"}
 PROOFS: dict[tuple[str, str], Callable[["Bench"], None]] = {}
@@ -79,7 +83,8 @@ class Bench:
 
         with self.patch.context() as patch:
             patch.setattr(Engine, "load", load)
-            assert self.run(command, "--model", self.target, *flags)[0] == 1
+            port = ("--port", "0") if command == "serve" else ()
+            assert self.run(command, "--model", self.target, *port, *flags)[0] == 1
         return seen[0]
 
     def warmed(self, *flags: str) -> Any:
@@ -102,6 +107,28 @@ class Bench:
         with ContractServer() as server:
             assert self.run("load", "--url", server.url, "--model", "org/m", *flags)[0] == 0
             return dict(server.body)
+
+    def serves(self, *flags: Any, told: Callable[[Any, httpx.Client], Any]) -> Any:
+        """What `told` finds out of a running server, of its app and over HTTP, once it has loaded."""
+        found: list[Any] = []
+
+        def look(app: Any, stop: Any, *, no_model: bool) -> None:
+            if not no_model:
+                app.load().wait()
+            with httpx.Client(base_url=app.http.url, trust_env=False, timeout=30) as http:
+                found.append(told(app, http))
+
+        port = () if "--port" in flags else ("--port", 0)
+        with self.patch.context() as patch:
+            patch.setattr(serve, "_serve", look)
+            patch.setattr(Hardware, "measure", lambda hardware: None)
+            code, out = self.run("serve", "--model", self.target, *port, *flags)
+        assert code == 0, out
+        return found[0]
+
+    def health(self, *flags: Any) -> dict[str, Any]:
+        """What a server that was started with these flags says of itself."""
+        return dict(self.serves("--drafter", self.head, *flags, told=lambda app, http: http.get("/health").json()))
 
     def raced(self, *flags: str) -> dict[str, Any]:
         """The JSON of a small race."""
@@ -131,7 +158,7 @@ def bench(
 # What is loaded ------------------------------------------------------------------------------------------------------
 
 
-@proves("race", "load", "calibrate", option="--model")
+@proves("race", "load", "calibrate", "serve", option="--model")
 def _(bench: Bench, command: str) -> None:
     assert bench.asked(command).model == bench.target
 
@@ -144,14 +171,14 @@ def _loads(option: str, text: str, field: str, value: Any, *commands: str) -> No
         assert getattr(bench.asked(command), field) != value, "the default is another"
 
 
-_loads("--drafter", "org/d", "drafter", "org/d", "race", "load", "calibrate")
-_loads("--kv-bits", "8", "kv_bits", 8, "race", "load", "calibrate")
-_loads("--drafter-bits", "5", "drafter_bits", 5, "race", "load", "calibrate")
-_loads("--drafter-window", "0", "drafter_window", 0, "race", "load", "calibrate")
-_loads("--precision", "q4", "precision", "q4", "race", "load", "calibrate")
-_loads("--trust-remote-code", "", "trust_remote_code", True, "race", "load", "calibrate")
-_loads("--profile", "none", "profile", "none", "race", "load")
-_loads("--mode", "lookup", "mode", "lookup", "load")
+_loads("--drafter", "org/d", "drafter", "org/d", "race", "load", "calibrate", "serve")
+_loads("--kv-bits", "8", "kv_bits", 8, "race", "load", "calibrate", "serve")
+_loads("--drafter-bits", "5", "drafter_bits", 5, "race", "load", "calibrate", "serve")
+_loads("--drafter-window", "0", "drafter_window", 0, "race", "load", "calibrate", "serve")
+_loads("--precision", "q4", "precision", "q4", "race", "load", "calibrate", "serve")
+_loads("--trust-remote-code", "", "trust_remote_code", True, "race", "load", "calibrate", "serve")
+_loads("--profile", "none", "profile", "none", "race", "load", "serve")
+_loads("--mode", "lookup", "mode", "lookup", "load", "serve")
 
 
 @proves("load", option="--max-draft")
@@ -275,6 +302,25 @@ def _(bench: Bench) -> None:
     assert _opens(bench, "--api-key-file", bench.folder / "key")
 
 
+@proves("race", option="--url")
+def _(bench: Bench) -> None:
+    with ContractServer() as server:
+        flags = ("--prompt", "hi", "--arm", "dspark:cap=2,lookup=off", "--max-tokens", 7)
+        assert bench.run("race", "--url", server.url, *flags)[0] == 0
+        arms = [{"mode": "baseline"}, {"mode": "dspark", "cap": 2, "lookup": False}]
+        assert server.body == {"prompt": "hi", "arms": arms, "max_tokens": 7}
+
+
+@proves("race", option="--api-key")
+@proves("race", option="--api-key-file")
+def _(bench: Bench) -> None:
+    (bench.folder / "key").write_text("sesame\n")
+    with ContractServer(key="sesame") as server:
+        ask = ("race", "--url", server.url, "--prompt", "hi")
+        assert [bench.run(*ask, *flags)[0] for flags in ((), ("--api-key", "sesame"))] == [2, 0]
+        assert bench.run(*ask, "--api-key-file", bench.folder / "key")[0] == 0
+
+
 @proves("load", option="--json")
 def _(bench: Bench) -> None:
     with ContractServer() as server:
@@ -355,6 +401,165 @@ def _(bench: Bench) -> None:
     path.write_text(json.dumps(bench.raced("--arm", "lookup")))
     flags = ("--compare", path, path, "--fail-below", "0.9", "--json", "-")
     assert json.loads(bench.run("race", *flags)[1])["fail_below"] == 0.9
+
+
+# What a server is, and whom it is for --------------------------------------------------------------------------------
+
+
+def _served(option: str, text: Any, field: str, value: Any, *more: Any) -> None:
+    @proves("serve", option=option)
+    def proof(bench: Bench) -> None:
+        flags = (option,) if text is True else (option, text)
+        assert bench.health(*more, *flags)[field] == value
+        assert bench.health(*more)[field] != value, "the default is another"
+
+
+_served("--max-draft", 2, "max_draft", 2)
+_served("--confidence-threshold", 0.25, "confidence_threshold", 0.25, "--max-draft", 2)
+_served("--context-window", 99, "context_window", 99)
+_served("--enable-thinking", True, "thinking_default", True)
+_served("--reasoning-effort", "low", "reasoning_effort", "low")
+_served("--max-tokens-cap", 9, "max_output_tokens", 9)
+
+
+@proves("serve", option="--lookup-drafts")
+def _(bench: Bench) -> None:
+    assert bench.health("--lookup-drafts")["lookup_drafts"] is True
+    assert bench.health("--no-lookup-drafts")["lookup_drafts"] is False
+
+
+@proves("serve", option="--warmup")
+def _(bench: Bench) -> None:
+    assert bench.health("--warmup")["warmup"] is True
+    assert bench.health("--no-warmup")["warmup"] is False
+
+
+@proves("serve", option="--no-model")
+def _(bench: Bench) -> None:
+    assert bench.health("--no-model")["status"] == "no_model"
+
+
+@proves("serve", option="--host")
+def _(bench: Bench) -> None:
+    assert (
+        bench.serves("--no-model", "--host", "127.0.0.2", told=lambda app, http: app.http.url)[:17]
+        == "http://127.0.0.2:"
+    )
+
+
+@proves("serve", option="--port")
+def _(bench: Bench) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+    assert bench.serves("--no-model", "--port", free, told=lambda app, http: app.http.port) == free
+
+
+@proves("serve", option="--api-key")
+@proves("serve", option="--api-key-file")
+def _(bench: Bench) -> None:
+    (bench.folder / "key").write_text("sesame\n")
+
+    def opened(app: Any, http: httpx.Client) -> list[int]:
+        keys = ({}, {"x-api-key": "sesame"})
+        return [http.get("/v1/models", headers=key).status_code for key in keys]
+
+    for flags in (("--api-key", "sesame"), ("--api-key-file", bench.folder / "key")):
+        assert bench.serves("--no-model", *flags, told=opened) == [401, 200]
+    assert bench.serves("--no-model", told=opened) == [200, 200]
+
+
+def _default(name: str) -> Callable[[Any, httpx.Client], Any]:
+    """What the handlers of generation take where a request says nothing."""
+
+    def told(app: Any, http: httpx.Client) -> Any:
+        body = {"prompt": [5, 9], **({} if name == "max_tokens" else {"max_tokens": 1})}
+        with pytest.MonkeyPatch.context() as patch:
+            seen, generate = [], Engine.generate
+            patch.setattr(Engine, "generate", lambda engine, request: seen.append(request) or generate(engine, request))
+            assert http.post("/v1/completions", json=body).status_code == 200
+        return getattr(seen[0] if name == "max_tokens" else seen[0].sampling, name)
+
+    return told
+
+
+def _defaults(option: str, text: Any, name: str) -> None:
+    @proves("serve", option=option)
+    def proof(bench: Bench) -> None:
+        own = ("--drafter", "none", "--no-warmup")
+        assert bench.serves(*own, option, text, told=_default(name)) == text
+        assert bench.serves(*own, told=_default(name)) != text
+
+
+_defaults("--default-temperature", 0.5, "temperature")
+_defaults("--default-top-p", 0.5, "top_p")
+_defaults("--default-top-k", 3, "top_k")
+_defaults("--default-max-tokens", 4, "max_tokens")
+
+
+class Started:
+    """A client program that says what it was started with."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.told = bench.folder / "told.json"
+        program = bench.folder / "claude"
+        told = f"open({str(self.told)!r}, 'w')"
+        script = f"import json, os, sys; json.dump([sys.argv[1:], dict(os.environ)], {told})"
+        program.write_text(f"#!{sys.executable}\n{script}\n")
+        program.chmod(0o755)
+        bench.patch.setenv("PATH", str(bench.folder))
+
+    def by(self, *flags: Any) -> tuple[list[str], dict[str, str]]:
+        """Arguments and environment of the client that `launch` with these flags starts."""
+        assert self.bench.run("launch", *flags)[0] == 0
+        arguments, environment = json.loads(self.told.read_text())
+        return arguments, environment
+
+
+@proves("launch", option="client")
+@proves("launch", option="arguments")
+@proves("launch", option="--url")
+def _(bench: Bench) -> None:
+    with ContractServer() as server:
+        arguments, environment = Started(bench).by("claude", "--url", server.url, "--", "-p", "hi")
+    assert arguments == ["-p", "hi"] and environment["ANTHROPIC_BASE_URL"] == server.url
+
+
+@proves("launch", option="--host")
+@proves("launch", option="--port")
+def _(bench: Bench) -> None:
+    with ContractServer() as server:
+        port = server.url.rpartition(":")[2]
+        _, environment = Started(bench).by("claude", "--host", "localhost", "--port", port)
+    assert environment["ANTHROPIC_BASE_URL"] == f"http://localhost:{port}"
+
+
+@proves("launch", option="--api-key")
+@proves("launch", option="--api-key-file")
+def _(bench: Bench) -> None:
+    (bench.folder / "key").write_text("sesame\n")
+    with ContractServer(key="sesame") as server:
+        for flags in (("--api-key", "sesame"), ("--api-key-file", bench.folder / "key")):
+            _, environment = Started(bench).by("claude", "--url", server.url, *flags)
+            assert environment["ANTHROPIC_AUTH_TOKEN"] == "sesame"
+
+
+@proves("launch", option="--print-env")
+def _(bench: Bench) -> None:
+    with ContractServer() as server:
+        code, out = bench.run("launch", "claude", "--url", server.url, "--print-env")
+    assert code == 0 and f"export ANTHROPIC_BASE_URL={server.url}" in out.splitlines()
+
+
+@proves("launch", option="--write-config")
+def _(bench: Bench) -> None:
+    bench.patch.setenv("HOME", str(bench.folder))
+    with ContractServer() as server:
+        assert bench.run("launch", "claude", "--url", server.url, "--write-config")[0] == 0
+    written = json.loads((bench.folder / ".claude" / "settings.json").read_text())
+    assert written["env"]["ANTHROPIC_BASE_URL"] == server.url
 
 
 # The rest ------------------------------------------------------------------------------------------------------------

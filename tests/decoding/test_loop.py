@@ -282,3 +282,22 @@ def test_a_choice_outside_the_vocabulary_fails_the_request_before_anything_is_co
                 emitted += event.tokens
     assert emitted == script[: len(emitted)] and 60 not in emitted
     assert_settled(decoding, drafter, len(decoding.sequence.record))
+
+
+@pytest.mark.parametrize("rule", [None, oracle, alternating(1)])
+def test_a_cancelled_answer_whose_end_completes_a_stop_string_leaves_no_row_of_it(rule):
+    """Half a character becomes a replacement when the answer ends, which may be what the caller stops at."""
+    seen = []
+    script = [10, 11, 50, 51, 12, *LONG]
+    decoding, drafter = start(
+        [1], script, rule=rule, block=2, max_tokens=30, stop=("\ufffd",), cancelled=lambda: len(seen) >= 3
+    )
+    for event in decoding.events():
+        if isinstance(event, RoundCommitted):
+            seen += event.tokens
+    assert (event.reason, event.tokens, event.text) == (
+        "cancelled",
+        (10, 11),
+        decoding._target.tokenizer.decode([10, 11]),
+    )
+    assert_settled(decoding, drafter, 2)

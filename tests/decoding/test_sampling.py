@@ -200,8 +200,10 @@ def test_penalties_and_biases_do_something(engine, name):
     settings = SETTINGS[name]
     bare = {"temperature": settings["temperature"]}
     baseline = SpeculationOptions("baseline")
-    with_, without = answer(engine, baseline, seed=1, **settings), answer(engine, baseline, seed=1, **bare)
-    assert with_.tokens != without.tokens
+    with_, without = (
+        [answer(engine, baseline, seed=seed, **some).tokens for seed in range(3)] for some in (settings, bare)
+    )
+    assert with_ != without
 
 
 def test_penalties_are_mlx_lms(engine, tmp_path):
@@ -283,6 +285,10 @@ def test_one_log_probability_per_token_on_every_exit(max_tokens, rule):
         {"logit_bias": {64: 1.0}},
         {"logit_bias": {3: math.nan}},
         {"top_logprobs": 21},
+        {"top_logprobs": True},
+        {"seed": 1.5},
+        {"top_k": 2.0},
+        {"logit_bias": {7.5: 1.0}},
     ],
     ids=str,
 )
@@ -290,3 +296,32 @@ def test_settings_out_of_range_are_refused_by_name(engine, settings):
     """A22: a repetition penalty of 0 or less included."""
     with pytest.raises(UsageError, match=next(iter(settings))):
         answer(engine, SpeculationOptions("baseline"), **settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 1e-45},
+        {"temperature": 5e-324},
+        {"top_p": 1e-300},
+        {"top_p": 1e-9, "top_k": 1, "min_p": 1.0},
+        {"logit_bias": {1: 1e300}},
+        {"logit_bias": {0: -1e300, 2: -1e300, 3: -1e300}},
+        {"logit_bias": {1: 1e39, 0: -1e39}, "temperature": 0.0},
+        {"repetition_penalty": 1e-300},
+    ],
+    ids=str,
+)
+def test_settings_at_the_end_of_their_range_still_choose_a_token(settings):
+    """What float32 cannot hold must not turn the law into junk, which would say token 0."""
+    law = mx.log(mx.array([[0.1, 0.6, 0.2, 0.1]])) + 5.0
+    chooser = Chooser(Sampling(**{"temperature": 1.0, "seed": 1, **settings}), 4)
+    chosen = chooser.choose(chooser.process(law, [1]) + mx.zeros((50, 1)), chooser.noise(0, 50))
+    assert set(chosen.tolist()) == {1}
+
+
+def test_rare_tokens_are_drawn_as_often_as_they_should():
+    """Noise in steps of 2**-24 ends at 16.6: no token a million times rarer than the likeliest would ever win."""
+    chooser = Chooser(Sampling(temperature=1.0, seed=2), 1 << 20)
+    loudest = max(float(chooser.noise(place, 1).max().item()) for place in range(48))
+    assert 16.7 < loudest < 23.0  # of 5e7 draws; the largest is about log(5e7) = 17.7

@@ -185,7 +185,7 @@ def test_the_answer_is_a_call_from_its_first_token_on(targets, family):
     assert not reading(targets[family], named, weather)[1]
 
 
-@pytest.mark.parametrize("family", FAMILIES.keys() - {"kimi_k3"})
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"kimi_k3"}))
 def test_under_auto_text_is_free_and_a_call_is_held_to_its_schema(targets, family):
     auto = ToolCalls(TOOLS, required=False)
     _, weather, _ = FAMILIES[family]

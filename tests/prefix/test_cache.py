@@ -129,6 +129,7 @@ def test_shedding_gives_back_the_oldest_first():
     freed = desk.cache.shed(1)
     assert freed > 0 and desk.cache.report().bytes == before - freed
     assert desk.kept == [run(1000, 10_000), run(1000, 20_000)]
+    assert desk.cache.shed("older") > 0 and desk.kept == [run(1000, 20_000)]
     assert desk.cache.shed("all") > 0 and desk.kept == []
     assert desk.cache.shed("all") == 0
 

@@ -1,0 +1,222 @@
+"""What a server tells of itself, over HTTP."""
+
+import re
+import threading
+
+import pytest
+from live import GENERATION, body_for, events, served
+from wires import eventually
+
+from dspark.doctor import Report
+from dspark.machine.arithmetic import Arithmetic
+from dspark.machine.bandwidth import Bandwidth
+from dspark.machine.capability import Capability
+from dspark.machine.watch import Conditions
+
+CHAT, COMPLETIONS, MESSAGES, RESPONSES = GENERATION
+NOT_YET = ("small_m", "multirow_attn", "sdpa_split", "cpu_split", "memory_guard")
+
+
+def test_health_has_every_field_of_the_contract_and_guesses_none(live):
+    health = live.get("/health")
+    told = {name: health[name] for name in ("status", "model", "mode", "target", "drafter", "max_draft", "kv_bits")}
+    assert told == {
+        "status": "ok",
+        "model": "tiny-target",
+        "target": "tiny-target",
+        "drafter": "tiny-head",
+        "mode": "dspark",
+        "max_draft": 3,
+        "kv_bits": 0,
+    }
+    assert (health["context_window"], health["max_output_tokens"]) == (2048, 2047)
+    assert (health["lookup_drafts"], health["confidence_threshold"], health["warmup"]) == (True, 0.0, True)
+    assert [health[name] for name in NOT_YET] == [None] * len(NOT_YET)
+    assert health["supports_reasoning_effort"] is False and isinstance(health["warnings"], list)
+
+
+def test_no_path_of_this_machine_is_told_to_everyone(live, pair):
+    """/health needs no key."""
+    assert pair[0] not in live.http.get("/health").text and "/" not in live.get("/health")["drafter"]
+
+
+def test_metrics_add_up_with_what_the_answers_said(pair, own_home):
+    """Each token counted once, in every dialect, streamed or not, stopped or cut."""
+    with served(model=pair[0], drafter=pair[1], mode="dspark", max_draft=3) as live:
+        answers = [live.post(COMPLETIONS, {"prompt": "abc", "max_tokens": n})["x_mlx_dspark"] for n in (1, 7, 30)]
+        answers.append(live.post(MESSAGES, body_for(MESSAGES, "hi", max_tokens=9))["x_mlx_dspark"])
+        live.stream(CHAT, body_for(CHAT, "hi", max_tokens=9))
+        answers.append(answers[-1])  # the same question
+        told, rounds = live.get("/metrics"), live.get("/rounds?limit=4096")
+        assert told["requests"] == {"completed": 5, "cancelled": 0, "failed": 0}
+        for kind, field in (("prompt", "prompt_tokens"), ("completion", "completion_tokens")):
+            assert told["tokens"][kind] == sum(one[field] for one in answers)
+        assert told["target_forwards"] == sum(one["target_forwards"] for one in answers)
+        assert sum(one["committed"] for one in rounds["rounds"]) == told["tokens"]["completion"]
+        assert sum(one["accepted"] for one in rounds["positions"]) == told["tokens"]["accepted"]
+        first = [one for one in rounds["rounds"] if one["i"] == 0]
+        assert sum(told["rounds"].values()) == len(rounds["rounds"]) - len(first) and len(first) == 5
+        assert told["memory"]["active_bytes"] > 0 and told["queue"] == {"waiting": 0, "running": 0, "limit": 64}
+        assert told["memory_guard"] is None and told["prefix_cache"] is None
+
+
+@pytest.mark.parametrize(
+    "ask", [{"params": {"format": "prometheus"}}, {"headers": {"accept": "text/plain;version=0.0.4"}}]
+)
+def test_metrics_in_the_text_format(live, ask):
+    live.post(COMPLETIONS, {"prompt": "abc", "max_tokens": 3})
+    response = live.http.get("/metrics", **ask)
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    sample = re.compile(r'mlx_dspark_[a-z_]+(\{[a-z]+="[a-z]+"\})? -?[0-9.e+-]+')
+    lines = response.text.splitlines()
+    assert lines and all(line.startswith("# ") or sample.fullmatch(line) for line in lines)
+    value = next(float(line.split()[-1]) for line in lines if line.startswith('mlx_dspark_tokens_total{kind="comp'))
+    assert value == live.get("/metrics")["tokens"]["completion"]
+
+
+def test_an_unknown_format_is_refused(live):
+    assert live.http.get("/metrics?format=xml").json()["error"]["param"] == "format"
+
+
+@pytest.mark.parametrize("limit", ["-1", "x", "1.5", "99999999999"])
+def test_a_limit_that_is_none_is_refused(live, limit):
+    refused = live.http.get("/rounds", params={"limit": limit})
+    assert refused.status_code == 422 and refused.json()["error"]["param"] == "limit"
+
+
+def test_the_latest_rounds_are_the_ones_that_are_kept(live):
+    live.post(COMPLETIONS, {"prompt": "abc", "max_tokens": 30}, headers={"x-request-id": "req-last"})
+    rounds = live.get("/rounds?limit=2")["rounds"]
+    assert [one["req"] for one in rounds] == ["req-last"] * 2 and rounds[0]["i"] + 1 == rounds[1]["i"]
+    assert set(rounds[0]) == {"req", "i", "drafted", "accepted", "committed", "cap", "source", "ms", "context"}
+    assert live.get("/rounds?limit=0")["rounds"] == []
+
+
+def test_events_tell_of_the_prompt_and_of_every_round(live):
+    """D11: from the first token of the prompt to a last event that is done."""
+    seen, ready = [], threading.Event()
+
+    def listen():
+        with live.http.stream("GET", "/events") as response:
+            ready.set()
+            for _, event in events(response):
+                seen.append(event)
+                if event.get("i") == 3:
+                    return
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    live.post(COMPLETIONS, {"prompt": "abcabc", "max_tokens": 30}, headers={"x-request-id": "req-told"})
+    thread.join(10)
+    prefill = [event for event in seen if event.get("type") == "prefill"]
+    assert {event["req"] for event in seen} == {"req-told"}
+    assert (prefill[0]["processed"], prefill[0]["total"], prefill[0]["mode"]) == (0, 6, "dspark")
+    assert [event.get("done", False) for event in prefill][-1] is True and sum(e.get("done", 0) for e in prefill) == 1
+    assert all("type" not in event for event in seen if "i" in event)
+
+
+def test_readers_that_do_not_read_cost_the_answers_nothing(live):
+    """D12."""
+    import socket
+    from urllib.parse import urlsplit
+
+    address = urlsplit(live.url)
+    peers = []
+    for _ in range(3):
+        peer = socket.create_connection((address.hostname, address.port))
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.sendall(f"GET /events HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode())
+        peers.append(peer)
+    assert eventually(lambda: len(live.app.telemetry._readers) >= 3)
+    answer = live.post(COMPLETIONS, {"prompt": "abc", "max_tokens": 1500})
+    assert answer["usage"]["completion_tokens"] == 1500
+    for peer in peers:
+        peer.close()
+    assert eventually(lambda: not live.app.telemetry._readers)
+
+
+def measured(live, gb_s):
+    """As if the machine had been measured to move so much."""
+    machine = live.app.hardware.machine()
+    bandwidth = Bandwidth(gb_s, "as told by the test", "measured")
+    live.app.hardware._measured = Capability(machine, bandwidth, None, Arithmetic(1.0, "told"), Conditions())
+
+
+def test_a_ceiling_is_the_bandwidth_over_what_a_token_reads(pair, own_home):
+    with served(model=pair[0], drafter="none") as live:
+        unknown = live.get("/machine")
+        assert unknown["bandwidth"] is None and "not known" in unknown["verdict"]
+        measured(live, 0.001)
+        figures = live.post(COMPLETIONS, {"prompt": "abc", "max_tokens": 30})["x_mlx_dspark"]
+        told = live.get("/machine")
+        traffic = live.app.loads.serving.traffic
+        ceiling = 0.001e9 / traffic.bytes_per_token(figures["context_tokens"])
+        assert figures["ceiling_tokens_per_sec"] == pytest.approx(ceiling)
+        assert figures["roofline_ratio"] == pytest.approx(figures["decode_tokens_per_sec"] / ceiling)
+        assert told["model"]["given"]["depth"] == 33 and told["model"]["window"]["depth"] == 2048
+        assert told["model"]["start"]["tokens_per_s"] > told["model"]["given"]["tokens_per_s"]
+        assert live.get("/metrics")["roofline"]["roofline_ratio"] == figures["roofline_ratio"]
+
+
+def test_the_machine_is_told_without_a_model(own_home):
+    with served(load=False) as live:
+        told = live.get("/machine")
+        assert told["model"] is None and "no model" in told["verdict"] and told["memory"]["total_bytes"] > 0
+
+
+def test_the_calibration_in_force_or_none(pair, own_home):
+    with served(model=pair[0], drafter=pair[1]) as live:
+        told = live.get("/calibration")
+        assert told["model"] == "tiny-target" and told["profile"] is None and told["source"] == "measured at load"
+        assert told["costs"]["verify"] and told["cap"] == "auto"
+    with served(load=False) as live:
+        assert live.get("/calibration")["costs"] is None
+
+
+def test_the_doctors_report_is_the_one_of_the_command(live, monkeypatch):
+    asked = []
+    report = Report(True, "1", "today", (), ())
+    monkeypatch.setattr("dspark.doctor.examine", lambda address: asked.append(address) or report)
+    assert live.get("/doctor") == {**report.as_dict(), "checks": [], "models": []}
+    assert asked[0].port == live.app.http.port
+
+
+def test_the_document_describes_every_route_by_the_types_that_validate(live):
+    document = live.get("/openapi.json")
+    served_paths = {(method, path) for path, methods in document["paths"].items() for method in methods}
+    assert len(served_paths) == len(live.app._router._routes)
+    assert ("post", "/v1/chat/completions") in served_paths and ("get", "/health") in served_paths
+    schemas = document["components"]["schemas"]
+    body = document["paths"]["/admin/load"]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    load = schemas[body.rpartition("/")[2]]
+    assert load["required"] == ["model"] and {"kv_bits", "cpu_split", "reasoning_effort"} <= set(load["properties"])
+    refs = set(re.findall(r'"#/components/schemas/([^"]+)"', live.http.get("/openapi.json").text))
+    assert refs <= set(schemas)
+
+
+def test_memory_pressure_is_among_the_warnings(live, monkeypatch):
+    from dataclasses import replace
+
+    memory = live.app.hardware.memory()
+    monkeypatch.setattr(live.app.hardware, "memory", lambda: replace(memory, pressure="critical"))
+    assert any("memory pressure is critical" in warning for warning in live.get("/health")["warnings"])
+
+
+def test_what_the_system_does_not_tell_is_null(live, monkeypatch):
+    """K8, N9."""
+    from dspark.machine.facts import Memory
+
+    monkeypatch.setattr(live.app.hardware, "memory", Memory)
+    assert set(live.get("/metrics")["system"].values()) == {None}
+    assert live.get("/health")["status"] == "ok"
+    monkeypatch.setattr("dspark.server.answering.swap_used_bytes", lambda: None)
+    assert live.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1})["x_mlx_dspark"]["swap_delta_bytes"] is None
+
+
+def test_figures_that_cannot_be_known_are_null_and_never_infinite(live):
+    """N9: one token has no decode rate, and a swap that shrinks did not grow."""
+    figures = live.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1})["x_mlx_dspark"]
+    assert [figures[name] for name in ("decode_tokens_per_sec", "accept_len", "decay_ratio", "roofline_ratio")] == [
+        None
+    ] * 4
