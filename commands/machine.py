@@ -131,7 +131,7 @@ def _decode(options: LoadOptions) -> tuple[int, float | None]:
     prompt, plain = engine.encode_chat(PROMPT), SpeculationOptions(mode="baseline")
     warm_up, timed = (
         next(event.statistics for event in engine.generate(request) if isinstance(event, Finished))
-        for request in (Request(prompt, tokens, speculation=plain) for tokens in (2, DECODED_TOKENS))
+        for request in (Request(prompt, tokens, speculation=plain, reuse=False) for tokens in (2, DECODED_TOKENS))
     )
     return warm_up.prompt_tokens + timed.completion_tokens // 2, timed.decode_tokens_per_second
 

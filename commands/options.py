@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from dspark.machine.precision import Precision
 
 SHOW_CONFIG = "show_config"
-PANELS = {"model": "Model", "speculation": "Speculation", "generation": "Generation", "server": "Server"}
+PANELS = {
+    "model": "Model",
+    "speculation": "Speculation",
+    "generation": "Generation",
+    "server": "Server",
+    "cache": "Prefix cache",
+}
 
 
 def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -47,8 +53,9 @@ def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def load_options(settings: Settings) -> LoadOptions:
     """What to load, as the engine takes it."""
     from dspark.engine import LoadOptions
+    from dspark.prefix.options import PrefixOptions
 
-    model = settings.model
+    model, cache = settings.model, settings.cache
     return LoadOptions(
         model.model,
         model.drafter,
@@ -61,6 +68,14 @@ def load_options(settings: Settings) -> LoadOptions:
         profile=model.profile,
         context_window=settings.memory.context_window,
         memory_guard=settings.memory.memory_guard,
+        prefix=PrefixOptions(
+            enabled=cache.prefix_cache,
+            slots=cache.prefix_cache_slots,
+            rung_tokens=cache.prefix_cache_rungs,
+            limit_bytes=None if cache.prefix_cache_bytes == "auto" else cache.prefix_cache_bytes,
+            folder=cache.prefix_cache_dir,
+            disk_bytes=cache.prefix_cache_disk_bytes,
+        ),
     )
 
 

@@ -6,6 +6,7 @@ All calls must come from one thread, the one that touches MLX.
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import mlx.core as mx
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -21,12 +22,16 @@ from dspark.decoding.sampling import Chooser
 from dspark.decoding.verdict import TopTwo
 from dspark.drafters.drafter import Drafter
 from dspark.errors import CheckpointError, EngineBusy, NotLoaded, ProfileError, PromptError, UsageError
+from dspark.hub import checkpoint
 from dspark.machine.ceilings import binding
 from dspark.memory.estimate import PrefillCost
 from dspark.memory.guard import MemoryGuard, MemoryReport
 from dspark.memory.probing import measure_prefill
 from dspark.memory.window import window_warning
 from dspark.pair import Loaded, LoadOptions, Pair, Phase, in_force, load_pair, plugged, unheard
+from dspark.prefix.cache import PrefixCache
+from dspark.prefix.opening import open_prefix_cache
+from dspark.prefix.options import PrefixOptions
 from dspark.targets.footprint import Footprint, bytes_per_token, cache_footprint
 from dspark.targets.traffic import Traffic
 from dspark.targets.weighing import weigh
@@ -38,6 +43,9 @@ from dspark.tuning.profile import Profile
 
 __all__ = ["Engine", "LoadOptions", "Loaded"]
 
+# Forwards of fewer rows are recorded for a rollback, and every chunk costs an evaluation and an event.
+_LEAST_CHUNK_TOKENS = 128
+
 
 class Engine:
     """Loads a pair, generates with it, and measures it."""
@@ -48,6 +56,8 @@ class Engine:
         self._prefill_cost: PrefillCost | None = None
         self._guard = guard or MemoryGuard()
         self._generating = False
+        self._prefix_options = PrefixOptions()
+        self._prefix: PrefixCache | None = None
         self._cold = True
 
     @property
@@ -73,9 +83,13 @@ class Engine:
         self.unload()
         if options.memory_guard is not None:
             self._guard.enabled = options.memory_guard
-        self._pair = self._warned(load_pair(options, entering))
-        self._cold = True
-        return self._pair.loaded
+        pair = self._warned(load_pair(options, entering))
+        prefix = self._open_prefix(pair, options.prefix)
+        if options.prefix.enabled and not prefix.enabled:
+            notes = (*pair.loaded.notes, f"reads every prompt from its start: {prefix.report().reason}")
+            pair = replace(pair, loaded=replace(pair.loaded, notes=notes))
+        self._pair, self._cold = pair, True
+        return pair.loaded
 
     def _warned(self, pair: Pair) -> Pair:
         """`pair`, with a note where its context window does not fit this machine."""
@@ -92,8 +106,11 @@ class Engine:
         """
         if self._generating:
             raise EngineBusy("a generation is running; cancel it before changing the drafter")
-        self._pair, self._costs, self._prefill_cost = plugged(self._require(), drafter), None, None
-        return self._pair.loaded
+        pair = plugged(self._require(), drafter)
+        self._close_prefix()
+        self._open_prefix(pair, self._prefix_options)
+        self._pair, self._costs, self._prefill_cost = pair, None, None
+        return pair.loaded
 
     def unload(self) -> int:
         """Free the pair; returns the bytes that came back.
@@ -104,6 +121,7 @@ class Engine:
         if self._generating:
             raise EngineBusy("a generation is running; cancel it before loading or unloading a model")
         before = mx.get_active_memory()
+        self._close_prefix()
         self._pair, self._costs, self._prefill_cost = None, None, None
         mx.clear_cache()
         return int(before - mx.get_active_memory())
@@ -155,11 +173,25 @@ class Engine:
         request.sampling.check(pair.loaded.vocabulary)
         speculation = self.resolve(request.speculation)
         drafter = pair.drafter if speculation.mode not in ("baseline", "lookup") else None
-        length = len(request.prompt)
+        length, prefix = len(request.prompt), self._prefix if request.reuse else None
         request = replace(request, max_tokens=min(request.max_tokens, pair.loaded.context_window - length))
-        chunk = self._guard.admit(self.prefill_cost, length, PREFILL_CHUNK_TOKENS, answer=request.max_tokens)
+        chunk = self._guard.admit(
+            self.prefill_cost,
+            length,
+            self._prefill_chunk,
+            cached=lambda: prefix.held(list(request.prompt), drafted=drafter is not None) if prefix is not None else 0,
+            answer=request.max_tokens,
+        )
         pilot = self._pilot(speculation, drafter)
-        return Decoding(pair.target, drafter, pilot, request, lookup=speculation.lookup, chunk=chunk)
+        return Decoding(
+            pair.target,
+            drafter,
+            pilot,
+            request,
+            lookup=speculation.lookup,
+            prefix=prefix if prefix is not None and prefix.enabled else None,
+            chunk=chunk,
+        )
 
     def run(self, decoding: Decoding) -> Generator[Event]:
         """The events of a decoding that `start` made. Raises as `generate` does."""
@@ -203,6 +235,28 @@ class Engine:
             costs=self.costs,
             prior=self._prior(),
         )
+
+    @property
+    def prefix_cache(self) -> PrefixCache | None:
+        """What is kept of earlier prompts: `report` tells, `shed` gives memory back, `settle` writes to disk."""
+        return self._prefix
+
+    def _open_prefix(self, pair: Pair, options: PrefixOptions) -> PrefixCache:
+        self._prefix_options = options
+        self._prefix = self._guard.holder = _prefix_cache(pair, options)
+        return self._prefix
+
+    def _close_prefix(self) -> None:
+        if self._prefix is not None:
+            self._prefix.close()
+        self._prefix = self._guard.holder = None
+
+    @property
+    def _prefill_chunk(self) -> int:
+        """Prompt tokens a forward. The same in every mode, so that it can move no more than ties between them."""
+        profile = self.profile
+        measured = profile.derived.prefill_chunk if profile is not None else None
+        return PREFILL_CHUNK_TOKENS if measured is None else max(measured, _LEAST_CHUNK_TOKENS)
 
     def costs(self) -> CostModel:
         """What rounds cost on this machine: as calibrated, else measured at the first call after a load (seconds)."""
@@ -289,8 +343,9 @@ class Engine:
         target.tap(())
         cache = target.new_cache()
         tokens = mx.array([list(context)], dtype=mx.int32)
-        for at in range(0, len(context) - 1, PREFILL_CHUNK_TOKENS):
-            target.forward(tokens[:, at : min(at + PREFILL_CHUNK_TOKENS, len(context) - 1)], cache)
+        chunk = self._prefill_chunk
+        for at in range(0, len(context) - 1, chunk):
+            target.forward(tokens[:, at : min(at + chunk, len(context) - 1)], cache)
             mx.eval(cache.arrays)
         logits, _ = target.forward(tokens[:, -1:], cache)
         chooser = Chooser(sampling, target.vocabulary)
@@ -308,6 +363,22 @@ class Engine:
         if self._pair is None:
             raise NotLoaded("no model is loaded; load one first")
         return self._pair
+
+
+def _prefix_cache(pair: Pair, options: PrefixOptions) -> PrefixCache:
+    refusal = None if "lookup" in pair.loaded.modes else "this model's cache cannot be taken back exactly"
+    identity: dict[str, object] | None = None
+    if options.folder is not None and pair.key is not None:
+        key = pair.key
+        identity = {
+            "target": checkpoint.edition(Path(pair.loaded.target)),
+            "drafter": checkpoint.edition(pair.drafter_path) if pair.drafter_path is not None else None,
+            "mlx": key.mlx,
+            "mlx_lm": key.mlx_lm,
+            "device": key.device,
+            "switches": [list(switch) for switch in key.switches],
+        }
+    return open_prefix_cache(options, pair.target, pair.drafter, identity, refusal)
 
 
 def _grown(before: int | None, after: int | None) -> int | None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from dspark.hub import demo, registry, shelves
 from dspark.hub.resolving import resolve
 from dspark.hub.vetting import trusted
 from dspark.machine.precision import Precision, fastest_precision
+from dspark.prefix.options import PrefixOptions
 from dspark.targets.caches import KVBits
 from dspark.targets.probe import probe_kv_bits, probe_taps, rollback_refusal
 from dspark.targets.target import Target
@@ -41,6 +42,7 @@ class LoadOptions:
     or 4096 tokens). `profile` is a calibration profile to go by (none: none; None: what calibrate left for this pair).
     `context_window` bounds prompt and answer together (0: what the model was made for). `memory_guard` switches the
     engine's guard (None: as it is).
+    `prefix` says how much to remember of the prompts that were read.
     """
 
     model: str = "demo"
@@ -54,6 +56,7 @@ class LoadOptions:
     profile: str | None = None
     context_window: int = 0
     memory_guard: bool | None = None
+    prefix: PrefixOptions = field(default_factory=PrefixOptions)
 
 
 @dataclass(frozen=True)

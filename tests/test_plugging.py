@@ -56,7 +56,7 @@ def engine(tmp_path):
 
 
 def answer(engine, **options):
-    *_, last = engine.generate(Request(PROMPT, max_tokens=30, speculation=SpeculationOptions(**options)))
+    *_, last = engine.generate(Request(PROMPT, max_tokens=30, speculation=SpeculationOptions(**options), reuse=False))
     return last
 
 

@@ -15,6 +15,8 @@ from dspark.decoding.sampling import Chooser
 from dspark.decoding.sequence import Sequence
 from dspark.decoding.stopping import Settlement, StopRule
 from dspark.drafters.drafter import Drafter
+from dspark.prefix.cache import PrefixCache
+from dspark.prefix.lease import Lease
 from dspark.targets.target import Target
 from dspark.tuning.pilot import Pilot
 
@@ -39,8 +41,10 @@ class Decoding:
         request: Request,
         *,
         lookup: bool,
+        prefix: PrefixCache | None = None,
         chunk: int = PREFILL_CHUNK_TOKENS,
     ) -> None:
+        """`prefix` is what to start from and to keep this in, `chunk` how many prompt tokens a forward reads."""
         self._target = target
         chooser = Chooser(request.sampling, target.vocabulary)
         self._rounds = Rounds(target, drafter, pilot, chooser, request.sampling.top_logprobs)
@@ -58,22 +62,27 @@ class Decoding:
             request.constraint(target) if request.constraint is not None else None,
         )
         self._lookup = lookup
+        self._prefix = prefix if request.reuse else None
+        self._boundaries = request.boundaries
         self._chunk = chunk
+        self._lease = Lease()
         self._started = time.perf_counter()
         self._first_token_at: float | None = None
         self._cleared_at = 0
         self._slow_round_s = _slow_round_s()
 
     def events(self) -> Generator[Event]:
-        """Decode. However this ends, both caches hold exactly `sequence.record` afterwards.
+        """Decode. However this ends, both caches hold exactly `sequence.record` afterwards, and belong to the prefix
+        cache where there is one; after an error they are given up.
 
         Raises:
             DecodingError: the decoder found its own state wrong; nothing of the failed round was emitted.
         """
         sequence = self.sequence
-        ended = False
+        ended = failed = False
         self._started = time.perf_counter()
         try:
+            self._resume()
             yield from self._prefill()
             reason: FinishReason | None = None
             while reason is None:
@@ -88,9 +97,41 @@ class Decoding:
                     yield Text(rest)
             ended = True
             yield self._finished(reason)
+        except GeneratorExit:  # whoever listened has gone; what was read is as good as ever
+            raise
+        except BaseException as error:
+            failed = True
+            if isinstance(error, Exception) and self._first_token_at is None:
+                yield PrefillProgress(sequence.cache.length, len(sequence.prompt), done=True)
+            raise
         finally:
             if not ended:
                 self._back_to_settled()
+            self._give_back(failed=failed)
+
+    def _resume(self) -> None:
+        """Start from what is kept of the prompt. Only now, since others may have decoded since this was made."""
+        if self._prefix is None:
+            return
+        sequence = self.sequence
+        lease = self._lease = self._prefix.check_out(
+            sequence.prompt,
+            sequence.cache,
+            drafted=sequence.context is not None,
+            budget=sequence.stop.remaining,
+            boundaries=self._boundaries,
+        )
+        if lease.cache is not None:
+            sequence.resume(lease.cache, lease.context)
+
+    def _give_back(self, *, failed: bool) -> None:
+        if self._prefix is None:
+            return
+        if failed:
+            self._prefix.drop()
+        else:
+            sequence = self.sequence
+            self._prefix.give_back(self._lease, sequence.record, sequence.cache, sequence.context)
 
     def _cancelled(self) -> bool:
         self._was_cancelled = self._was_cancelled or self._poll_cancelled()
@@ -100,14 +141,15 @@ class Decoding:
         """Read all of the prompt but its last token, which the first round feeds as its anchor."""
         sequence = self.sequence
         total = len(sequence.prompt)
-        yield PrefillProgress(0, total)
+        yield PrefillProgress(sequence.cache.length, total)
         if self._lookup:
             sequence.index = LookupIndex(sequence.prompt)
         while (at := sequence.cache.length) < total - 1:
             if self._cancelled():
                 yield PrefillProgress(at, total, done=True)
                 return
-            chunk = sequence.prompt[at : min(at + self._chunk, total - 1)]
+            end = self._lease.next_cut(at, min(self._chunk_end(at), total - 1))
+            chunk = sequence.prompt[at:end]
             rows = self._rounds.feed(sequence, mx.array([chunk], dtype=mx.int32))[1]
             held = sequence.cache.arrays
             if sequence.context is not None:
@@ -115,7 +157,15 @@ class Decoding:
                 held += sequence.context.arrays
             mx.eval(held)
             mx.clear_cache()
+            self._lease.mark(sequence.cache)
             yield PrefillProgress(sequence.cache.length, total)
+
+    def _chunk_end(self, at: int) -> int:
+        if at == 0 and self._prefix is not None and self._target.kv_bits is not None:
+            # A cache is quantized behind its first forward. Later turns find all rows quantized, so this one must too.
+            return 1
+        # Where the chunks of an unknown prompt would end, so that rows come out of the same kernels.
+        return at - at % self._chunk + self._chunk
 
     def _round(self) -> Generator[Event, None, FinishReason | None]:
         """One round; its value is why the answer ends, or None."""
@@ -182,6 +232,7 @@ class Decoding:
             self._pending = None
             sequence.retain(min(submission.start + outcome.accepted + 1, sequence.length))
             return
+        self._lease.mark(sequence.cache)
         sequence.anchor = reading.run[-1]
         if sequence.index is not None:
             sequence.index.extend(reading.run)

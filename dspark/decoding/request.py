@@ -109,7 +109,9 @@ class Request:
 
     `prompt` holds token ids, at least one. `stop` strings end the text before their first character. `cancelled` is
     polled at each round border and each prefill chunk; it must be quick and must not raise. `constraint` says
-    what the answer may consist of (a grammar, a limit on thinking); None leaves every token free.
+    what the answer may consist of (a grammar, a limit on thinking); None leaves every token free. `reuse` allows to
+    start from what is kept of earlier prompts, and to keep this one. `boundaries` are lengths of its beginnings that
+    later prompts are likely to share (see `dspark.prefix.boundaries`); they are no more than hints.
     """
 
     prompt: Sequence[int]
@@ -119,3 +121,5 @@ class Request:
     sampling: Sampling = Sampling()
     cancelled: Callable[[], bool] = lambda: False
     constraint: "ConstraintFactory | None" = None
+    reuse: bool = True
+    boundaries: Sequence[int] = ()

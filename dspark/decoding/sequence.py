@@ -34,6 +34,11 @@ class Sequence:
         self.anchor = prompt[-1]
         self.logprobs: list[TokenLogprob] = []
 
+    def resume(self, cache: TargetCache, context: DrafterContext | None) -> None:
+        """Begin with caches that hold the first tokens of the prompt already."""
+        self.cache, self.context = cache, context
+        self.tally.cached_tokens = cache.length
+
     @property
     def tokens(self) -> list[int]:
         """Prompt and answer so far."""

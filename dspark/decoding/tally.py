@@ -14,6 +14,7 @@ class Tally:
 
     def __init__(self, prompt_tokens: int) -> None:
         self.prompt_tokens = prompt_tokens
+        self.cached_tokens = 0
         self.target_forwards = 0
         self._rounds: dict[Source, int] = {"drafter": 0, "lookup": 0, "plain": 0}
         self._drafted = 0
@@ -41,13 +42,11 @@ class Tally:
             self._offered[k] += 1
             self._accepted[k] += k < accepted
 
-    def statistics(
-        self, *, completion_tokens: int, prefill_seconds: float, decode_seconds: float, cached_tokens: int = 0
-    ) -> Statistics:
+    def statistics(self, *, completion_tokens: int, prefill_seconds: float, decode_seconds: float) -> Statistics:
         """The finished figures."""
         return Statistics(
             prompt_tokens=self.prompt_tokens,
-            cached_tokens=cached_tokens,
+            cached_tokens=self.cached_tokens,
             completion_tokens=completion_tokens,
             prefill_seconds=prefill_seconds,
             decode_seconds=decode_seconds,

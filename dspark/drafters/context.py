@@ -1,6 +1,7 @@
 """The drafter's context cache: keys and values of committed tokens only, so it never needs a rollback."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import mlx.core as mx
 
@@ -68,6 +69,26 @@ class ContextCache:
         self._projected = min(self._projected, length)
         for layer in self.layers:
             layer.truncate(self._projected)
+
+    def fork(self, length: int) -> "ContextCache":
+        """A context of its own with the first `length` rows of this one, which stays as it is."""
+        made = ContextCache(self._backbone)
+        made.layers = [layer.fork(min(self._projected, length)) for layer in self.layers]
+        made._projected = min(self._projected, length)
+        made._pending = list(self._pending)
+        made.truncate(length)
+        return made
+
+    def state(self) -> dict[str, Any]:
+        """All that is held, for `resume`."""
+        kept = self.fork(self.length)
+        return {"layers": [layer.arrays for layer in kept.layers], "pending": kept._pending}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Hold what another context's `state` was."""
+        self.layers = [KeyValues.of(*arrays) if arrays else KeyValues() for arrays in state["layers"]]
+        self._projected = self.layers[0].length
+        self._pending = list(state["pending"])
 
     @property
     def arrays(self) -> list[mx.array]:

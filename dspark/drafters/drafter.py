@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 
@@ -38,11 +38,30 @@ class DrafterContext(Protocol):
         """Add n committed `tokens` and their tapped rows [1, n, taps * d] (None for a drafter without taps)."""
 
     def truncate(self, length: int) -> None:
-        """Forget rows after the first `length`; only ever asked when an answer ends."""
+        """Forget rows after the first `length`: when an answer ends, and when another prompt shares only those."""
 
     @property
     def arrays(self) -> list[mx.array]:
         """Arrays to evaluate with the round, so that no graph outlives it."""
+
+
+@runtime_checkable
+class Forkable(Protocol):
+    """A context that several conversations with the same beginning can share; one without this moves with one alone."""
+
+    def fork(self, length: int) -> DrafterContext:
+        """A context of its own with the first `length` rows of this one, which stays as it is."""
+
+
+@runtime_checkable
+class Storable(Protocol):
+    """A context that can be written to disk; one without this is left out there."""
+
+    def state(self) -> dict[str, Any]:
+        """Arrays and numbers, in lists and dicts."""
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Hold what `state` of another context of the same drafter gave."""
 
 
 class Drafter(Protocol):

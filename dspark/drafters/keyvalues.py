@@ -1,5 +1,7 @@
 """Keys and values of one drafter layer: preallocated, written in place, cut where a block or an answer ends."""
 
+import copy
+
 import mlx.core as mx
 
 _FIRST_ROWS = 256
@@ -42,6 +44,21 @@ class KeyValues:
     def truncate(self, length: int) -> None:
         """Forget the rows after the first `length`."""
         self.length = min(self.length, length)
+
+    def fork(self, length: int) -> "KeyValues":
+        """The first `length` rows in an object of their own; they share their arrays until one of them is written."""
+        made = copy.copy(self)
+        made.truncate(length)
+        if self._keys is not None and self._values is not None:
+            made._keys, made._values = self._keys[..., : made.length, :], self._values[..., : made.length, :]
+        return made
+
+    @classmethod
+    def of(cls, keys: mx.array, values: mx.array) -> "KeyValues":
+        """Rows [1, H_kv, n, hd] from elsewhere."""
+        made = cls()
+        made._keys, made._values, made.length = keys, values, int(keys.shape[2])
+        return made
 
     @property
     def arrays(self) -> list[mx.array]:

@@ -102,6 +102,16 @@ def fingerprint(path: Path) -> str:
     return digest.hexdigest()
 
 
+def edition(path: Path) -> str:
+    """A stricter identity than `fingerprint`, for what must not outlive any change: also when each file was written.
+
+    Raises OSError where a file cannot be read.
+    """
+    files = [path] if path.is_file() else [file for file in path.iterdir() if file.suffix in (".safetensors", ".gguf")]
+    written = " ".join(f"{file.name} {file.stat().st_mtime_ns}" for file in sorted(files))
+    return hashlib.sha256(f"{fingerprint(path)} {written}".encode()).hexdigest()
+
+
 def tensor_names(folder: Path) -> set[str]:
     """Names of all tensors in the folder; `CheckpointError` names a weight file that is damaged or cut short."""
     return {name for file in weight_files(folder) for name in _read_header(file)}

@@ -84,6 +84,7 @@ class Judge:
             room,
             speculation=SpeculationOptions(BASELINE),
             sampling=self.sampling,
+            reuse=False,
             cancelled=lambda: said[: len(found)] != found[: len(said)],
         )
         for event in self.decoder.generate(request):

@@ -122,14 +122,19 @@ class Runner:
         for entrant in self.entrants:
             yield WarmingUp(entrant.label)
             try:
-                for _ in self.decoder.generate(Request(prompt, WARM_UP_TOKENS, speculation=entrant.arm.options)):
+                warm_up = Request(prompt, WARM_UP_TOKENS, speculation=entrant.arm.options, reuse=False)
+                for _ in self.decoder.generate(warm_up):
                     pass
             except Exception as error:
                 yield self._fail(entrant, error)
 
     def _trial(self, slot: Slot, entrant: Entrant) -> Iterator[Progress]:
         request = Request(
-            self.encoded[slot.prompt], self.max_tokens, speculation=entrant.arm.options, sampling=self.sampling
+            self.encoded[slot.prompt],
+            self.max_tokens,
+            speculation=entrant.arm.options,
+            sampling=self.sampling,
+            reuse=False,  # another trial's prompt, read again, would measure nothing
         )
         begun = self._clock()
         for event in self.decoder.generate(request):

@@ -113,7 +113,9 @@ class Race:
         answers: dict[int, Answer] = {}
         for at, entrant in enumerate(entrants):
             yield {"type": "arm_start", "arm": at, "label": entrant.label}
-            yield from self._decode(at, entrant, Request(prompt, budget, speculation=entrant.options), answers)
+            yield from self._decode(
+                at, entrant, Request(prompt, budget, speculation=entrant.options, reuse=False), answers
+            )
         yield self._verdict(prompt, entrants, answers)
         yield {"type": "done"}
 

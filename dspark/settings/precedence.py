@@ -13,6 +13,7 @@ from dspark.settings.kinds import ApiKey
 from dspark.settings.table import (
     SECTIONS,
     SETTINGS,
+    Cache,
     Generation,
     Memory,
     Model,
@@ -58,6 +59,7 @@ class Settings:
     generation: Generation
     server: Server
     memory: Memory
+    cache: Cache
     given: Mapping[str, Given]
 
     def origin(self, name: str) -> Origin:

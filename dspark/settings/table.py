@@ -11,7 +11,18 @@ from typing import Any, Literal, TypeVar
 
 from dspark.settings.kinds import ApiKey, Choice, Kind, Listed, Number, Switch, Text, Whole, WholeOrAuto
 
-__all__ = ["SECTIONS", "SETTINGS", "Generation", "Memory", "Model", "Origin", "Server", "Setting", "Speculation"]
+__all__ = [
+    "SECTIONS",
+    "SETTINGS",
+    "Cache",
+    "Generation",
+    "Memory",
+    "Model",
+    "Origin",
+    "Server",
+    "Setting",
+    "Speculation",
+]
 
 Origin = Literal["flag", "variable", "file", "default"]
 Cap = int | Literal["auto"]
@@ -173,12 +184,31 @@ class Memory:
     memory_guard: bool = _setting(Switch(), True, "Refuse prompts that would not fit, give back memory under pressure.")
 
 
+@dataclass(frozen=True)
+class Cache:
+    """What is remembered of the prompts that were read."""
+
+    prefix_cache: bool = _setting(Switch(), True, "Keep what was read: the next turn reads only what is new.")
+    prefix_cache_slots: int = _setting(Whole(1), 8, "The most conversations kept.")
+    prefix_cache_rungs: int = _setting(
+        Whole(0), 8192, "Tokens between checkpoints, where a model's cache cannot be trimmed; 0: none."
+    )
+    prefix_cache_bytes: Cap = _setting(
+        WholeOrAuto(Whole(0)), "auto", "The most memory they take, in bytes; auto: an eighth of what a model may take."
+    )
+    prefix_cache_dir: str | None = _setting(
+        Text("FOLDER"), None, "A folder for what leaves memory, read again after a restart. Default: none."
+    )
+    prefix_cache_disk_bytes: int = _setting(Whole(1), 20_000_000_000, "The most that folder takes, in bytes.")
+
+
 SECTIONS: Mapping[str, type[Any]] = {
     "model": Model,
     "speculation": Speculation,
     "generation": Generation,
     "server": Server,
     "memory": Memory,
+    "cache": Cache,
 }
 SETTINGS: Mapping[str, Setting] = {
     row.name: Setting(section, row.name, default=row.default, **row.metadata)

@@ -1,19 +1,39 @@
 """Taking back rows that a forward wrote: one small class for each kind of cache that mlx-lm has."""
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import mlx.core as mx
+from mlx.utils import tree_map
 from mlx_lm.models import cache as mlx_cache
 
 from dspark.errors import RollbackError
+
+State = dict[str, Any]
 
 
 class Rewinder(Protocol):
     """Brings one cache back. Lengths count the tokens of the sequence, from its first."""
 
+    @property
+    def anywhere(self) -> bool:
+        """Whether the cache as it is can go back to any earlier length, however many forwards ago."""
+
+    def forgets(self, length: int) -> bool:
+        """Whether a cache that has come to `length` tokens may no longer be able to go back anywhere."""
+
+    def keep(self) -> State | None:
+        """What `put_back` needs to return to here later; None where `rewind` always can."""
+
+    def put_back(self, kept: State) -> None:
+        """Hold what was held when `kept` was kept, which stays good for another time."""
+
+    def slim(self) -> None:
+        """Hold no room past the last row. Arrays become views: nothing is copied until the next write."""
+
     def mark(self, start: int, width: int) -> None:
-        """A forward is about to write `width` rows behind the first `start`; keep what it takes to undo it."""
+        """A forward is about to write `width` rows (0: none yet) behind the first `start`; keep what undoes it."""
 
     def reaches(self, length: int) -> bool:
         """Whether `rewind` can go back to `length` exactly."""
@@ -30,6 +50,24 @@ class Growing:
 
     def __init__(self, entry: Any) -> None:
         self.entry = entry
+
+    @property
+    def anywhere(self) -> bool:
+        return True
+
+    def forgets(self, length: int) -> bool:
+        return False
+
+    def keep(self) -> State | None:
+        return None
+
+    def put_back(self, kept: State) -> None:
+        _set_state(self.entry, kept)
+
+    def slim(self) -> None:
+        entry = self.entry
+        if entry.keys is not None:
+            entry.keys, entry.values = tree_map(lambda a: a[..., : entry.offset, :], (entry.keys, entry.values))
 
     def mark(self, start: int, width: int) -> None:
         """Nothing to keep."""
@@ -69,6 +107,19 @@ class Chunked(Growing):
         super().__init__(entry)
         self._start = 0
 
+    @property
+    def anywhere(self) -> bool:
+        return bool(self.entry.start_position == 0)
+
+    def forgets(self, length: int) -> bool:
+        return bool(length > self.entry.chunk_size)
+
+    def keep(self) -> State | None:
+        return state_of(self.entry)
+
+    def slim(self) -> None:
+        """A chunk at most: nothing to gain."""
+
     def mark(self, start: int, width: int) -> None:
         self._start = start
 
@@ -93,6 +144,31 @@ class Ring:
         self.entry = entry
         self._rows = 0
         self._before: tuple[mx.array | None, mx.array | None, int] | None = None
+
+    @property
+    def anywhere(self) -> bool:
+        return self._in_order
+
+    def forgets(self, length: int) -> bool:
+        return bool(length > self.entry.max_size)
+
+    def keep(self) -> State | None:
+        kept, window = state_of(self.entry), self.entry.max_size
+        if (
+            self.entry.keep == 0
+            and self.entry.keys is not None
+            and window < self.entry._idx == self.entry.keys.shape[2]
+        ):
+            # A long write leaves more rows than will ever be read again.
+            kept |= {name: mx.contiguous(kept[name][..., -window:, :]) for name in ("keys", "values")}
+            kept["_idx"] = window
+        return kept
+
+    def put_back(self, kept: State) -> None:
+        _set_state(self.entry, kept)
+
+    def slim(self) -> None:
+        """A window at most: nothing to gain."""
 
     def mark(self, start: int, width: int) -> None:
         entry = self.entry
@@ -156,6 +232,22 @@ class Replaced:
         self._start = self._end = 0
         self._before = _attributes(entry)
 
+    @property
+    def anywhere(self) -> bool:
+        return False
+
+    def forgets(self, length: int) -> bool:
+        return True
+
+    def keep(self) -> State | None:
+        return state_of(self.entry)
+
+    def put_back(self, kept: State) -> None:
+        _set_state(self.entry, kept)
+
+    def slim(self) -> None:
+        """State alone: no rows."""
+
     def mark(self, start: int, width: int) -> None:
         self._start, self._end = start, start + width
         self._before = _attributes(self.entry)
@@ -203,6 +295,20 @@ def rewinder(entry: Any) -> Rewinder | None:
     """The rewinder for one cache, or None where its class is not known here."""
     made = rewinder_class(type(entry))
     return made(entry) if made is not None else None
+
+
+def state_of(entry: Any) -> State:
+    """Everything that a cache holds, in array handles of its own.
+
+    A write into a slice of an array changes the array for everyone who holds that very object. Another handle on the
+    same value keeps it, and costs nothing until such a write, which then copies.
+    """
+    state: State = tree_map(lambda part: copy.copy(part) if isinstance(part, mx.array) else part, vars(entry))
+    return state
+
+
+def _set_state(entry: Any, state: State) -> None:
+    vars(entry).update(tree_map(lambda part: copy.copy(part) if isinstance(part, mx.array) else part, state))
 
 
 def leaves(entries: list[Any]) -> Iterator[Any]:

@@ -35,7 +35,7 @@ def main() -> None:
     assert pair is not None and pair.drafter is not None
 
     def ours() -> float:
-        request = Request(prompt, max_tokens=args.tokens, speculation=SpeculationOptions("baseline"))
+        request = Request(prompt, max_tokens=args.tokens, speculation=SpeculationOptions("baseline"), reuse=False)
         *_, last = engine.generate(request)
         assert isinstance(last, Finished)
         return last.statistics.decode_seconds / last.statistics.emitted

@@ -10,6 +10,8 @@ from dspark.decoding.events import Finished, PrefillProgress, RoundCommitted, Te
 from dspark.decoding.loop import Decoding
 from dspark.decoding.request import Request
 from dspark.errors import VerifierError
+from dspark.prefix.cache import PrefixCache
+from dspark.prefix.options import PrefixOptions
 from dspark.tuning.pilot import FixedPilot, PlainPilot
 
 DRAFTERS = {"oracle": oracle, "liar": liar, "alt1": alternating(1), "alt2": alternating(2)}
@@ -199,6 +201,20 @@ def test_prefill_is_split_alike_in_every_mode():
             widths[name] = seen
         assert widths["plain"] == widths["drafted"]
         assert widths["plain"][-1] == 1 and sum(widths["plain"]) == length
+
+
+def test_behind_what_is_reused_chunks_end_where_those_of_an_unknown_prompt_would():
+    """So that a hit and a cold read come out of the same kernels as far as they can."""
+    prompt = [1 + i % 7 for i in range(300)]
+    target, prefix = scripted_target(prompt, LONG), PrefixCache(PrefixOptions(), mode="trim")
+
+    def chunks(prompt):
+        request = Request(prompt, max_tokens=1)
+        decoding = Decoding(target, None, PlainPilot(), request, lookup=False, prefix=prefix, chunk=64)
+        return [e.processed for e in finish(decoding)[1] if isinstance(e, PrefillProgress)]
+
+    assert chunks(prompt[:100]) == [0, 64, 99, 100]
+    assert chunks(prompt) == [100, 128, 192, 256, 299, 300]
 
 
 def test_prefill_progress_ends_with_done_even_when_cancelled():
