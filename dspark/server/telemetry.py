@@ -135,8 +135,6 @@ class Telemetry:
             if told["drafted"]:
                 self._histogram[told["accepted"]] += 1
         self.tell(told)
-        if told["ms"] > self.slow_round_s * 1e3:
-            _logger.warning("%s: round %d took %.1f s", told["req"], told["i"], told["ms"] / 1e3)
 
     def count(self, outcome: Outcome, statistics: Statistics | None) -> None:
         """Count a generation that is over."""

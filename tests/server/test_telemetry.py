@@ -109,14 +109,3 @@ def test_acceptance_counts_only_positions_that_were_tested():
             watch.finish(Finished("stop", (1,), "a", statistics(offered_at=offered, accepted_at=accepted)))
     positions = telemetry.rounds(10)["positions"]
     assert [(one["offered"], one["accepted"]) for one in positions] == [(2, 1), (1, 1), (1, 0)]
-
-
-def test_a_slow_round_is_logged(monkeypatch, caplog):
-    """B9: a stall under load is named."""
-    monkeypatch.setenv("MLX_DSPARK_SLOW_ROUND_LOG_S", "0.5")
-    telemetry = Telemetry()
-    with telemetry.watched("r1", "dspark", 10) as watch:
-        watch.hear(round_of(ms=400))
-        assert not caplog.records
-        watch.hear(round_of(index=7, ms=600))
-    assert "r1: round 7 took 0.6 s" in caplog.text
