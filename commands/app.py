@@ -137,10 +137,24 @@ def _command(arguments: list[str]) -> int:
         return error.exit_code
     except typer.Abort:
         return 130
+    except ImportError:
+        why = _mlx_error()
+        if why is None:
+            raise
+        _complain(f"MLX cannot be imported ({why}): mlx-dspark doctor says what to do")
+        return 1
     except SystemExit as left:
         if isinstance(left.__context__, BrokenPipeError):  # the libraries leave with 1
             raise left.__context__ from None
         raise
+
+
+def _mlx_error() -> str | None:
+    try:
+        import mlx.core  # noqa: F401
+    except ImportError as error:
+        return str(error) or type(error).__name__
+    return None
 
 
 @contextmanager

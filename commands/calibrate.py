@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -64,6 +65,8 @@ def calibrate(
     from dspark.engine import Engine
     from dspark.tuning import profiles
 
+    if not (show or check):
+        profiles.prepare()
     engine, said = Engine(), stderr_console()
     if settings.origin("model") == "default":
         print_lines(said, "no --model given: the demo pair (SmolLM2-135M-Instruct, for a first look)")
@@ -99,7 +102,7 @@ def _tokens(word: str) -> int:
     """`4k` is 4096, as context windows are counted."""
     text = word.strip().lower()
     number, unit = (text[:-1], 1024) if text.endswith("k") else (text, 1)
-    if not (number.isascii() and number.isdecimal() and 0 < int(number) * unit <= 10_000_000):
+    if not re.fullmatch("[0-9]{1,8}", number) or not 0 < int(number) * unit <= 10_000_000:
         raise UsageError(f"--depths {word.strip()!r} is no depth; write tokens like 1024 or 4k, separated by commas")
     return int(number) * unit
 

@@ -24,6 +24,7 @@ from dspark.targets.probe import probe_kv_bits, probe_taps, rollback_refusal
 from dspark.targets.target import Target
 from dspark.tuning import profiles
 from dspark.tuning.key import Key, key_for
+from dspark.tuning.pilot import MAX_ROUND_TOKENS
 from dspark.tuning.profile import Derived, Profile
 from dspark.tuning.profiles import Found
 
@@ -155,6 +156,9 @@ def load_pair(options: LoadOptions, entering: Callable[[Phase], None] = unheard)
     if profile is not None and (drafter is None) != (profile.key.drafter is None):
         profile, found = None, NOT_CALIBRATED  # its drafter could not be loaded
     window = _context_window(options, target, notes)
+    if profile is not None and not _possible(profile.derived, drafter):
+        notes.append(f"{found.path} asks for what this pair cannot do, so it is not used: run mlx-dspark calibrate")
+        profile, found = None, NOT_CALIBRATED
     if profile is not None and options.mode == "auto":
         default = _derived(profile.derived, modes)
     loaded = Loaded(
@@ -327,6 +331,14 @@ def _switches(options: LoadOptions) -> dict[str, object]:
         "drafter_bits": options.drafter_bits,
         "drafter_window": options.drafter_window,
     }
+
+
+def _possible(derived: Derived, drafter: BlockDrafter | None) -> bool:
+    """Whether what a profile has mode auto stand for is within the pair's limits; a file may say anything."""
+    most = drafter.block if drafter and derived.mode == "drafter" else MAX_ROUND_TOKENS
+    capped = derived.auto_cap == "auto" or derived.auto_cap <= most
+    threshold = derived.mode == "drafter" and derived.auto_confidence > 0
+    return capped and (not threshold or (drafter is not None and drafter.has_confidence))
 
 
 def _derived(derived: Derived, modes: tuple[Mode, ...]) -> Speculation:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dspark.errors import ProfileError
 from dspark.tuning.acceptance import Count, Prior
@@ -29,10 +29,20 @@ NOTES = {
     "derived": "the settings that win; cap 0 means plain decoding, speedup is against it (low: at worst, by chance)",
 }
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# Far beyond what any machine takes, and far from where sums and quotients overflow.
+Positive = Annotated[float, Field(gt=1e-9, lt=1e12)]
+Share = Annotated[float, Field(ge=0, lt=1e12)]
 Table = dict[Annotated[int, Field(ge=1)], Positive]
-Counts = list[Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]]
+Kind = Literal["baseline", "lookup", "drafter"]
+
+
+def _counted(pair: list[int]) -> list[int]:
+    if pair[0] > pair[1]:
+        raise ValueError("more accepted than offered")
+    return pair
+
+
+Counts = list[Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2), AfterValidator(_counted)]]
 
 
 class _Strict(BaseModel):
@@ -108,6 +118,12 @@ class CurveTable(_Strict):
     noise: Share = 0.0
     drift: Annotated[float, Field(allow_inf_nan=False)] | None = None
 
+    @model_validator(mode="after")
+    def _distinct(self) -> "CurveTable":
+        if len({level.depth for level in self.levels}) < len(self.levels):
+            raise ValueError("two levels have the same depth")
+        return self
+
 
 class AcceptanceTable(_Strict):
     """`dspark.tuning.acceptance.Prior`, as it is written."""
@@ -120,7 +136,7 @@ class AcceptanceTable(_Strict):
 class DerivedSetting(_Strict):
     """One choice: `tried` is the best speculative cap even where plain decoding (cap 0) is chosen."""
 
-    mode: str
+    mode: Kind
     cap: Annotated[int, Field(ge=0)]
     lookup: bool
     confidence: Share
@@ -132,7 +148,7 @@ class DerivedSetting(_Strict):
 class Derived(_Strict):
     """`mode` and the `auto_*` are what mode auto stands for; `cap` and its kind are the best fixed over all classes."""
 
-    mode: Literal["baseline", "lookup", "drafter"]
+    mode: Kind
     auto_cap: Annotated[int, Field(ge=0)] | Literal["auto"]
     auto_lookup: bool
     auto_confidence: Share = 0.0
@@ -143,7 +159,7 @@ class Derived(_Strict):
     speedup: Positive
     low: Share
     reason: str
-    drafter_bits: int | None = None
+    drafter_bits: Literal[2, 3, 4, 5, 6, 8, 16] | None = None
     prefill_chunk: Annotated[int, Field(ge=1)] | None = None
     classes: dict[str, DerivedSetting] = {}
     depths: dict[int, DerivedSetting] = {}
@@ -158,6 +174,16 @@ class Profile(_Strict):
     curves: CurveTable
     acceptance: AcceptanceTable = AcceptanceTable()
     derived: Derived
+
+    @model_validator(mode="after")
+    def _of_its_pair(self) -> "Profile":
+        if self.key.drafter is not None and not all(level.draft_ms for level in self.curves.levels):
+            raise ValueError("curves have no draft_ms, though there is a drafter")
+        if self.key.drafter is None and self.derived.mode == "drafter":
+            raise ValueError("derived.mode is drafter, though there is none")
+        if (self.derived.mode == "baseline") != (self.derived.auto_cap == 0):
+            raise ValueError("derived.auto_cap does not go with derived.mode")
+        return self
 
     @property
     def clean(self) -> bool:
@@ -315,7 +341,7 @@ def from_yaml(text: str) -> Profile:
         return Profile.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(str(part) for part in first["loc"]) or "the top"
         raise ProfileError(f"has a wrong value at {where}: {first['msg'].lower()}") from error
 
 

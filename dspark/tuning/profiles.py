@@ -1,5 +1,6 @@
 """Where profiles lie: an explicit path, the user's folder, and those shipped as priors. Written whole or not at all."""
 
+import errno
 import fcntl
 import os
 import tempfile
@@ -44,13 +45,13 @@ def find(model: str, key: Key, explicit: str | None = None) -> Found:
         return Found()
     if explicit is not None:
         path = shelves.expanded(explicit, "--profile")
-        if not path.is_file():
+        if not _is_there(path):
             raise UsageError(f"--profile {explicit} does not exist; give a file that calibrate wrote, or none")
         return _judged(path, key)
     found = Found()
     with suppress(StorageError):  # a home folder that is not known holds no profiles
         path = folder() / file_name(model, key)
-        found = _judged(path, key) if path.is_file() else Found()
+        found = _judged(path, key) if _is_there(path) else Found()
     if found.profile is not None:
         return found
     return Found(prior=_shipped(key), notes=found.notes)
@@ -63,6 +64,8 @@ def read(path: Path) -> Profile:
         ProfileError: it cannot be used; the message begins with its path and says what to do.
     """
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise OSError(errno.EINVAL, "it is no regular file")
         with path.open("rb") as stream:
             raw = stream.read(MOST_BYTES + 1)
         if len(raw) > MOST_BYTES:
@@ -73,7 +76,7 @@ def read(path: Path) -> Profile:
     except UnicodeDecodeError as error:
         raise ProfileError(f"{path} is not UTF-8: run mlx-dspark calibrate to write it anew") from error
     except OSError as error:
-        raise ProfileError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+        raise ProfileError(f"{path} cannot be read ({error.strerror}): check what it is and its permissions") from error
 
 
 def write(profile: Profile) -> Path:
@@ -83,15 +86,20 @@ def write(profile: Profile) -> Path:
         StorageError: the folder or disk refuses.
     """
     path = folder() / file_name(profile.measured.model, profile.key.key())
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.parent), _fresh(path) as stream:
-            stream.write(to_yaml(profile).encode("utf-8"))
-    except OSError as error:
-        raise StorageError(
-            f"cannot write the profile to {path.parent} ({error.strerror}): set MLX_DSPARK_HOME to a folder elsewhere"
-        ) from error
+    with _written_to(path.parent), _locked(path.parent), _fresh(path) as stream:
+        stream.write(to_yaml(profile).encode("utf-8"))
     return path
+
+
+def prepare() -> None:
+    """Make sure that a profile can be written, before a minute is spent on measuring it.
+
+    Raises:
+        StorageError: the folder or disk refuses.
+    """
+    where = folder()
+    with _written_to(where), tempfile.TemporaryFile(dir=where):
+        pass
 
 
 def all_of(where: Path | None = None) -> Iterator[tuple[Path, Profile | ProfileError]]:
@@ -138,6 +146,26 @@ def _shipped(key: Key) -> Profile | None:
                 if (profile.key.target, profile.key.drafter) == (key.target, key.drafter):
                     return profile
     return None
+
+
+def _is_there(path: Path) -> bool:
+    """What cannot even be looked at counts as there: reading it says why."""
+    try:
+        return path.is_file()
+    except OSError:
+        return True
+
+
+@contextmanager
+def _written_to(where: Path) -> Iterator[None]:
+    """Make the folder, and say what to do where it refuses."""
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"cannot write the profile to {where} ({error.strerror}): set MLX_DSPARK_HOME to a folder elsewhere"
+        ) from error
 
 
 @contextmanager

@@ -97,6 +97,17 @@ def test_mode_auto_is_what_the_profile_found_best_and_a_named_mode_is_not(pair, 
     assert isinstance(auto[-1], Finished) and auto[-1].tokens == plain[-1].tokens
 
 
+@pytest.mark.parametrize(("mode", "cap"), [("drafter", 6), ("lookup", 33)])
+def test_b8_a_profile_that_asks_for_more_than_the_pair_can_is_named_and_not_used(pair, mode, cap):
+    engine = Engine()
+    engine.load(pair)
+    profiles.write(with_derived(engine.calibrate(questions(engine), SCOPE), mode=mode, auto_cap=cap))
+    loaded = engine.load(pair)
+    assert engine.profile is None and loaded.profile is None
+    assert any("cannot do" in note and "mlx-dspark calibrate" in note for note in loaded.notes)
+    assert engine.resolve(SpeculationOptions()).cap == "auto"
+
+
 def test_the_controller_starts_from_what_was_recorded(pair):
     engine = Engine()
     engine.load(pair)

@@ -151,3 +151,18 @@ main()
         "mlx-dspark: reading evil?]0;owned??2J",
         "mlx-dspark: cannot read evil?]0;owned??2J",
     ]
+
+
+@pytest.mark.parametrize("arguments", ["calibrate --show --json", "race --model demo", "load --dry-run"])
+def test_n7_without_mlx_every_command_says_so_in_one_line(arguments: str, tmp_path: Path) -> None:
+    (tmp_path / "mlx").mkdir()
+    (tmp_path / "mlx" / "__init__.py").write_text("raise ImportError('libmlx.so: wrong architecture')")
+    done = shell(f"$RUN {arguments}", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {MAIN}")
+    assert done.returncode == 1 and done.stdout == "" and spoken_once(done.stderr)
+    assert "wrong architecture" in done.stderr and "mlx-dspark doctor" in done.stderr
+
+
+@pytest.mark.parametrize("depths", ["", "4k,", "-1", "nan", "\u00b2", "9" * 5000, "9" * 20])
+def test_a_depth_that_is_none_is_a_usage_error(depths: str) -> None:
+    done = shell(f"$RUN calibrate --depths {shlex.quote(depths)}")
+    assert done.returncode == 2 and done.stdout == "" and spoken_once(done.stderr)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import time
 from dataclasses import replace
@@ -107,6 +108,21 @@ BROKEN = {
 }
 
 
+BROKEN |= {
+    "overflowing": (_with(a=("lookup_ms: 0.003", "lookup_ms: 1.0e+308")), "curves.lookup_ms"),
+    "one depth twice": (_with(a=("depth: 4096", "depth: 64")), "two levels have the same depth"),
+    "more accepted than offered": (_with(a=("position: [[", "position: [[9, 8], [")), "more accepted than offered"),
+    "a drafter without costs": (_with(a=("draft_ms: {7: 9.0}", "draft_ms: {}")), "curves have no draft_ms"),
+    "a drafter from nowhere": (_with(a=("drafter: " + "bb" * 8, "drafter: null")), "though there is none"),
+    "a cap of nothing": (re.sub("auto_cap: .*", "auto_cap: 0", to_yaml(made())), "auto_cap does not go with"),
+    "a mode of another kind": (
+        re.sub("      mode: .*", "      mode: quantum", to_yaml(made())),
+        "derived.classes.chat.mode",
+    ),
+    "odd bits": (_with(a=("drafter_bits: 4\n  prefill", "drafter_bits: -1\n  prefill")), "derived.drafter_bits"),
+}
+
+
 @pytest.mark.parametrize("kind", BROKEN)
 def test_b8_o9_what_is_broken_is_named_and_passed_over(kind, home):
     text, message = BROKEN[kind]
@@ -156,6 +172,28 @@ def test_a_folder_that_refuses_is_named(home):
     (home / "profiles").write_text("a file stands here")
     with pytest.raises(StorageError, match="MLX_DSPARK_HOME"):
         profiles.write(made())
+
+
+def test_a_folder_that_refuses_is_named_before_anything_is_measured(home):
+    profiles.prepare()
+    assert list((home / "profiles").iterdir()) == []
+    (home / "profiles").rmdir()
+    (home / "profiles").symlink_to("/nowhere/at/all")
+    with pytest.raises(StorageError, match="MLX_DSPARK_HOME"):
+        profiles.prepare()
+
+
+def test_a_pipe_among_the_profiles_is_not_waited_for(home):
+    path = home / "profiles" / "pipe.yaml"
+    path.parent.mkdir()
+    os.mkfifo(path)
+    assert [str(error) for _, error in profiles.all_of()] == [
+        f"{path} cannot be read (it is no regular file): check what it is and its permissions"
+    ]
+
+
+def test_a_path_that_cannot_be_looked_at_is_named():
+    assert "cannot be read (File name too long)" in profiles.find("m", KEY, "a" * 5000).notes[0]
 
 
 def _write_for_ever(ready):
