@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -30,6 +30,7 @@ NOTES = {
 }
 
 # Far beyond what any machine takes, and far from where sums and quotients overflow.
+DrafterBits = Literal[2, 3, 4, 5, 6, 8, 16]
 Positive = Annotated[float, Field(gt=1e-9, lt=1e12)]
 Share = Annotated[float, Field(ge=0, lt=1e12)]
 Table = dict[Annotated[int, Field(ge=1)], Positive]
@@ -159,7 +160,7 @@ class Derived(_Strict):
     speedup: Positive
     low: Share
     reason: str
-    drafter_bits: Literal[2, 3, 4, 5, 6, 8, 16] | None = None
+    drafter_bits: DrafterBits | None = None
     prefill_chunk: Annotated[int, Field(ge=1)] | None = None
     classes: dict[str, DerivedSetting] = {}
     depths: dict[int, DerivedSetting] = {}
@@ -252,7 +253,7 @@ def derived(decision: Decision, drafter_bits: int | None, prefill_chunk: int | N
         speedup=round(overall.tried_speedup.value, 3),
         low=round(overall.tried_speedup.low, 3),
         reason=decision.reason,
-        drafter_bits=drafter_bits,
+        drafter_bits=cast("DrafterBits | None", drafter_bits),
         prefill_chunk=prefill_chunk,
         classes={klass: _setting(choice) for klass, choice in decision.classes.items()},
         depths={depth: _setting(choice) for depth, choice in decision.depths.items()},
