@@ -55,7 +55,7 @@ def load_options(settings: Settings) -> LoadOptions:
     from dspark.engine import LoadOptions
     from dspark.prefix.options import PrefixOptions
 
-    model, cache = settings.model, settings.cache
+    model = settings.model
     return LoadOptions(
         model.model,
         model.drafter,
@@ -68,14 +68,7 @@ def load_options(settings: Settings) -> LoadOptions:
         profile=model.profile,
         context_window=settings.memory.context_window,
         memory_guard=settings.memory.memory_guard,
-        prefix=PrefixOptions(
-            enabled=cache.prefix_cache,
-            slots=cache.prefix_cache_slots,
-            rung_tokens=cache.prefix_cache_rungs,
-            limit_bytes=None if cache.prefix_cache_bytes == "auto" else cache.prefix_cache_bytes,
-            folder=cache.prefix_cache_dir,
-            disk_bytes=cache.prefix_cache_disk_bytes,
-        ),
+        prefix=PrefixOptions.of(settings.cache),
     )
 
 

@@ -28,6 +28,8 @@ _LOG = logging.getLogger("dspark.commands.serve")
     *("trust_remote_code", "max_draft", "lookup_drafts", "confidence_threshold", "context_window"),
     *("default_temperature", "default_top_p", "default_top_k", "default_max_tokens", "max_tokens_cap"),
     *("enable_thinking", "reasoning_effort"),
+    *("prefix_cache", "prefix_cache_slots", "prefix_cache_rungs", "prefix_cache_bytes"),
+    *("prefix_cache_dir", "prefix_cache_disk_bytes"),
 )
 def serve(
     settings: Settings,

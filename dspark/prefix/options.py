@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from dspark.settings.table import Cache
+
 DISK_BYTES = 20_000_000_000
 
 
@@ -19,3 +21,15 @@ class PrefixOptions:
     limit_bytes: int | None = None
     folder: str | None = None
     disk_bytes: int = DISK_BYTES
+
+    @classmethod
+    def of(cls, settings: Cache) -> "PrefixOptions":
+        """What the settings say."""
+        return cls(
+            enabled=settings.prefix_cache,
+            slots=settings.prefix_cache_slots,
+            rung_tokens=settings.prefix_cache_rungs,
+            limit_bytes=None if settings.prefix_cache_bytes == "auto" else settings.prefix_cache_bytes,
+            folder=settings.prefix_cache_dir,
+            disk_bytes=settings.prefix_cache_disk_bytes,
+        )

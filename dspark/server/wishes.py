@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Discriminator, Field, Tag
 
+from dspark.prefix.options import PrefixOptions
 from dspark.server.dialects.wire import Wire, invalid
 from dspark.server.order import Effort, Thinking
 from dspark.settings import SETTINGS, Settings
@@ -91,6 +92,7 @@ class Wish:
     lookup_drafts: bool | None
     confidence_threshold: float | None
     context_window: int
+    prefix: PrefixOptions
 
     @classmethod
     def of(cls, settings: Settings) -> "Wish":
@@ -111,6 +113,7 @@ class Wish:
             lookup_drafts=speculation.lookup_drafts,
             confidence_threshold=speculation.confidence_threshold,
             context_window=settings.memory.context_window,
+            prefix=PrefixOptions.of(settings.cache),
         )
 
     @classmethod
@@ -142,6 +145,7 @@ class Wish:
             drafter_bits=self.drafter_bits,
             drafter_window=self.drafter_window,
             profile=self.profile,
+            prefix=self.prefix,
         )
 
     def speculation(self) -> "SpeculationOptions":

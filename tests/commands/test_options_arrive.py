@@ -181,6 +181,25 @@ _loads("--profile", "none", "profile", "none", "race", "load", "serve")
 _loads("--mode", "lookup", "mode", "lookup", "load", "serve")
 
 
+def _keeps(option: str, text: str, field: str, value: Any) -> None:
+    @proves("serve", option=option)
+    def proof(bench: Bench) -> None:
+        assert getattr(bench.asked("serve", *((option, text) if text else (option,))).prefix, field) == value
+        assert getattr(bench.asked("serve").prefix, field) != value, "the default is another"
+
+
+_keeps("--prefix-cache-slots", "3", "slots", 3)
+_keeps("--prefix-cache-rungs", "512", "rung_tokens", 512)
+_keeps("--prefix-cache-bytes", "1000", "limit_bytes", 1000)
+_keeps("--prefix-cache-dir", "kept", "folder", "kept")
+_keeps("--prefix-cache-disk-bytes", "2000", "disk_bytes", 2000)
+
+
+@proves("serve", option="--prefix-cache")
+def _(bench: Bench) -> None:
+    assert bench.asked("serve").prefix.enabled and not bench.asked("serve", "--no-prefix-cache").prefix.enabled
+
+
 @proves("load", option="--max-draft")
 def _(bench: Bench) -> None:
     assert bench.warmed("--max-draft", "2").speculation.cap == 2
