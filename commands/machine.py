@@ -56,13 +56,13 @@ def machine(
         check_target(plot)
     found = capability.measure()
     with contextlib.redirect_stdout(sys.stderr):  # some libraries greet on stdout when they are first imported
-        bound = None if model is None else _roofline(model, found, depth, kv_bits, measure)
+        bound, folder = (None, None) if model is None else _roofline(model, found, depth, kv_bits, measure)
     if as_json:
         print_json(found.as_dict() | {"model": {"name": model} | bound.as_dict() if bound else None})
     else:
         _show(found, model, bound)
-    if plot is not None and bound is not None and model is not None:
-        _draw(bound, model, _present(model, kv_bits)[1], plot)
+    if plot is not None and bound is not None and folder is not None and model is not None:
+        _draw(bound, model, folder, plot)
 
 
 def _show(found: Capability, model: str | None, bound: Roofline | None) -> None:
@@ -76,7 +76,10 @@ def _show(found: Capability, model: str | None, bound: Roofline | None) -> None:
         print_lines(stderr_console(), sentence, style="yellow")
 
 
-def _roofline(model: str, found: Capability, depth: int | None, kv_bits: int | None, measure: bool) -> Roofline:
+def _roofline(
+    model: str, found: Capability, depth: int | None, kv_bits: int | None, measure: bool
+) -> tuple[Roofline, Path]:
+    """What the machine allows the model, and the folder that holds it."""
     from dspark.errors import UsageError
     from dspark.hub.checkpoint import read_config, weight_files
     from dspark.hub.vetting import trusted
@@ -91,13 +94,14 @@ def _roofline(model: str, found: Capability, depth: int | None, kv_bits: int | N
         traffic = weigh_folder(folder, kv_bits=kv_bits, trust_remote_code=trusted(False))
     else:
         traffic = weigh_config(read_config(folder), kv_bits=kv_bits)
-    return roofline(
+    bound = roofline(
         traffic,
         found.bandwidth.ceiling_gb_s,
         found.arithmetic.tflop_s if found.arithmetic else None,
         depth=depth,
         decoded=_decode(options) if measure else None,
     )
+    return bound, folder
 
 
 def _present(model: str, kv_bits: int | None) -> tuple[LoadOptions, Path]:

@@ -73,13 +73,11 @@ def load_options(settings: Settings) -> LoadOptions:
 
 
 def speculation_options(settings: Settings) -> SpeculationOptions:
-    """How to speculate; a draft of at most 0 tokens is plain decoding."""
+    """How to speculate."""
     from dspark.decoding.request import SpeculationOptions
 
     wanted = settings.speculation
-    if wanted.max_draft == 0:
-        return SpeculationOptions("baseline")
-    return SpeculationOptions(
+    return SpeculationOptions.of(
         cast("Mode", settings.model.mode), wanted.max_draft, wanted.lookup_drafts, wanted.confidence_threshold
     )
 

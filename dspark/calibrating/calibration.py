@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from dspark.calibrating.agenda import Agenda, Stage
 from dspark.calibrating.scope import Chosen, Question, Scope
+from dspark.decoding.acceptance import accepted_prefix
 from dspark.decoding.lookup import LookupIndex
 from dspark.drafters.along import Tried, drafts_along, greedy_answers
 from dspark.drafters.drafter import Drafter
@@ -208,15 +209,12 @@ def calibrate(
 def place(tried: Tried | None, index: LookupIndex, truth: Sequence[int]) -> Place:
     """What could be proposed after the newest token of `index`, when `truth` is what the target goes on with."""
     match = index.match()
-    matched = 0
-    while matched < min(len(match.tokens), len(truth)) and match.tokens[matched] == truth[matched]:
-        matched += 1
     return Place(
         drafted=tried.accepted if tried else 0,
         confidences=tried.confidences if tried else None,
         suffix=index.suffix_length,
         offered=len(match.tokens),
-        matched=matched,
+        matched=accepted_prefix(match.tokens, truth),
     )
 
 

@@ -1,7 +1,6 @@
 """The decoding loop: prefill, then rounds until the stop rule ends the answer."""
 
 import logging
-import os
 import time
 from collections.abc import Generator, Iterator
 
@@ -13,6 +12,7 @@ from dspark.decoding.request import Request
 from dspark.decoding.round import Reading, Rounds, Submission
 from dspark.decoding.sampling import Chooser
 from dspark.decoding.sequence import Sequence
+from dspark.decoding.slow import slow_round_seconds
 from dspark.decoding.stopping import Settlement, StopRule
 from dspark.drafters.drafter import Drafter
 from dspark.prefix.cache import PrefixCache
@@ -24,8 +24,6 @@ from dspark.tuning.pilot import Pilot
 PREFILL_CHUNK_TOKENS = 2048
 # How often the allocator's unused buffers are given back.
 _CLEAR_EVERY_TOKENS = 256
-SLOW_ROUND_VARIABLE = "MLX_DSPARK_SLOW_ROUND_LOG_S"
-_SLOW_ROUND_S = 10.0
 
 _LOG = logging.getLogger("dspark.decoding")
 
@@ -69,7 +67,7 @@ class Decoding:
         self._started = time.perf_counter()
         self._first_token_at: float | None = None
         self._cleared_at = 0
-        self._slow_round_s = _slow_round_s()
+        self._slow_round_s = slow_round_seconds()
 
     def events(self) -> Generator[Event]:
         """Decode. However this ends, both caches hold exactly `sequence.record` afterwards, and belong to the prefix
@@ -265,13 +263,3 @@ class Decoding:
             logprobs=tuple(sequence.logprobs[: len(sequence.stop.tokens)]),
             stop_string=sequence.stop.matched,
         )
-
-
-def _slow_round_s() -> float:
-    """How long a round may take before it is told of."""
-    given = os.environ.get(SLOW_ROUND_VARIABLE, "")
-    try:
-        return float(given or _SLOW_ROUND_S)
-    except ValueError:
-        _LOG.warning("%s=%s is not a number of seconds; %g is in force", SLOW_ROUND_VARIABLE, given, _SLOW_ROUND_S)
-        return _SLOW_ROUND_S

@@ -29,6 +29,11 @@ class SpeculationOptions:
     lookup: bool | None = None
     confidence: float | None = None
 
+    @classmethod
+    def of(cls, mode: Mode, cap: Cap | None, lookup: bool | None, confidence: float | None) -> "SpeculationOptions":
+        """The same from settings, where a cap of 0 is meant too: a draft of at most 0 tokens is plain decoding."""
+        return cls("baseline") if cap == 0 else cls(mode, cap, lookup, confidence)
+
 
 @dataclass(frozen=True)
 class Speculation:

@@ -19,6 +19,7 @@ from dspark.drafters.loading import Bits, Window, bind, check_target
 from dspark.drafters.packaging import Checkpoint, read
 from dspark.errors import PairingError
 from dspark.hub.checkpoint import fingerprint
+from dspark.hub.storage import in_place_of
 from dspark.targets.target import Target
 
 # Code is easier to foresee than prose, so right and wrong readings lie further apart on it.
@@ -193,8 +194,7 @@ def _remember(memory: Path | None, key: str, name: str) -> None:
     known = {**_recall(memory), key: name}
     try:
         memory.parent.mkdir(parents=True, exist_ok=True)
-        fresh = memory.with_suffix(".part")
-        fresh.write_text(json.dumps(known, indent=1, sort_keys=True), encoding="utf-8")
-        fresh.replace(memory)
+        with in_place_of(memory) as file:
+            file.write(json.dumps(known, indent=1, sort_keys=True).encode())
     except OSError:
         return  # the trial is made again next time

@@ -1,9 +1,13 @@
 """Disks that refuse: cannot be written, or full. Every message names the folder and the variable that moves it."""
 
 import errno
+import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from dspark.errors import StorageError
 
@@ -26,6 +30,24 @@ def ensure_room(folder: Path, size_bytes: int, variable: str) -> None:
             f"{folder} has room for {amount(free_bytes)} and {amount(size_bytes)} are needed: "
             f"free some space, or set {variable} to a folder elsewhere"
         )
+
+
+@contextmanager
+def in_place_of(path: Path) -> Iterator[BinaryIO]:
+    """A file for its owner alone that takes the place of `path` once it is on the disk, as a whole or not at all.
+
+    Raises OSError.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def refused(error: OSError, folder: Path, variable: str) -> StorageError:

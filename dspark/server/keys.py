@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import secrets
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dspark.errors import StorageError, UsageError
-from dspark.hub.storage import refused
+from dspark.hub.storage import in_place_of, refused
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -138,15 +137,7 @@ class SubKeys:
 
     def _write(self, entries: list[dict[str, Any]]) -> None:
         try:
-            descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")  # with mode 0600
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    json.dump({"keys": entries}, file, indent=1)
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(name).replace(self._path)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            with in_place_of(self._path) as file:
+                file.write(json.dumps({"keys": entries}, indent=1).encode())
         except OSError as error:
             raise refused(error, self._path.parent, _HOME) from error

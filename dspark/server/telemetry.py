@@ -1,7 +1,5 @@
 """What the server counts and tells of its work. Written by the worker's thread, read by all."""
 
-import logging
-import os
 import threading
 import time
 from collections import Counter, deque
@@ -13,16 +11,13 @@ from queue import Empty, Full, Queue
 from typing import Any, Literal
 
 from dspark.decoding.events import Event, Finished, PrefillProgress, RoundCommitted, Statistics
+from dspark.decoding.slow import slow_round_seconds
 
 ROUNDS_KEPT = 4096
 EVENTS_KEPT = 512  # that one reader may be behind by
-SLOW_ROUND_SECONDS = 10.0
-_SLOW_ROUND_VARIABLE = "MLX_DSPARK_SLOW_ROUND_LOG_S"
 
 Outcome = Literal["completed", "cancelled", "failed"]
 OUTCOMES: tuple[Outcome, ...] = ("completed", "cancelled", "failed")
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -86,7 +81,7 @@ class Telemetry:
         self._histogram: Counter[int] = Counter()
         self._recent: deque[dict[str, Any]] = deque(maxlen=ROUNDS_KEPT)
         self._readers: set[Subscription] = set()
-        self.slow_round_s = _slow_round_seconds()
+        self.slow_round_s = slow_round_seconds()
         self.generating: str | None = None
         self.allocator: Allocator | None = None
         self.roofline: dict[str, Any] | None = None
@@ -249,11 +244,3 @@ class Watched:
 
 def _sums(one: Sequence[int], other: Sequence[int]) -> list[int]:
     return [a + b for a, b in zip_longest(one, other, fillvalue=0)]
-
-
-def _slow_round_seconds() -> float:
-    try:
-        return float(os.environ.get(_SLOW_ROUND_VARIABLE) or SLOW_ROUND_SECONDS)
-    except ValueError:
-        _logger.warning("%s is no number of seconds: %g counts", _SLOW_ROUND_VARIABLE, SLOW_ROUND_SECONDS)
-        return SLOW_ROUND_SECONDS

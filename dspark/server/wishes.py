@@ -149,12 +149,10 @@ class Wish:
         )
 
     def speculation(self) -> "SpeculationOptions":
-        """How to speculate; a draft of at most 0 tokens is plain decoding."""
+        """How to speculate."""
         from dspark.decoding.request import SpeculationOptions
 
-        if self.max_draft == 0:
-            return SpeculationOptions("baseline")
-        return SpeculationOptions(self.mode, self.max_draft, self.lookup_drafts, self.confidence_threshold)
+        return SpeculationOptions.of(self.mode, self.max_draft, self.lookup_drafts, self.confidence_threshold)
 
 
 def standing_wishes(settings: Settings) -> Thinking:

@@ -1,7 +1,7 @@
 """What a round costs on this machine: verify by width and depth, draft by cap and depth."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -38,6 +38,15 @@ class CostModel:
     ahead_ms: float | None = None
     depth: int = 0
     deeper: tuple[Depth, ...] = ()
+
+    @classmethod
+    def of(cls, levels: Iterable[Depth], ahead_ms: float | None, source: str) -> "CostModel":
+        """From what was measured at each depth, and a step fed ahead at the first: what it saves, it saves at any."""
+        first, *deeper = sorted(levels, key=lambda level: level.tokens)
+        if ahead_ms is not None:
+            saved = interpolate(first.verify, 1) - ahead_ms
+            deeper = [replace(level, ahead_ms=max(interpolate(level.verify, 1) - saved, 0.0)) for level in deeper]
+        return cls(first.verify, first.draft, source, ahead_ms, first.tokens, tuple(deeper))
 
     @property
     def plain_ms(self) -> float:
@@ -85,6 +94,11 @@ def _between(low: float, high: float, share: float) -> float:
 def _blend(low: Points, high: Points, share: float) -> Points:
     places = sorted({place for place, _ in (*low, *high)})
     return tuple((place, _between(interpolate(low, place), interpolate(high, place), share)) for place in places)
+
+
+def points(milliseconds: Mapping[int, float]) -> Points:
+    """A table as a curve."""
+    return tuple(sorted(milliseconds.items()))
 
 
 def interpolate(points: Points, x: int) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dspark.tuning.costs import CostModel, Depth, Points
+from dspark.tuning.costs import CostModel, Depth, Points, points
 from dspark.tuning.timing import Timing
 
 
@@ -49,18 +49,9 @@ class Curves:
 
     def costs(self, source: str) -> CostModel:
         """The cost model that they make."""
-        saved = self.levels[0].verify[1].ms - self.ahead.ms if self.ahead else None
-        first, *deeper = [
-            Depth(
-                level.depth,
-                _points(level.verify),
-                _points(level.draft),
-                None if saved is None else level.verify[1].ms - saved,
-            )
-            for level in self.levels
-        ]
-        return CostModel(first.verify, first.draft, source, first.ahead_ms, first.tokens, tuple(deeper))
+        levels = (Depth(level.depth, _points(level.verify), _points(level.draft)) for level in self.levels)
+        return CostModel.of(levels, self.ahead.ms if self.ahead else None, source)
 
 
 def _points(timings: Mapping[int, Timing]) -> Points:
-    return tuple(sorted((place, timing.ms) for place, timing in timings.items()))
+    return points({place: timing.ms for place, timing in timings.items()})

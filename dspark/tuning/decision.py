@@ -43,6 +43,12 @@ class Setting:
             return "baseline"
         return "drafter" if self.drafter else "lookup"
 
+    @property
+    def fixed_cap(self) -> int:
+        """The cap of a setting that has one."""
+        assert isinstance(self.cap, int), "fixed settings have fixed caps"
+        return self.cap
+
     def __str__(self) -> str:
         """`drafter cap=4 lookup=on confidence=0.3`."""
         if not self.drafter:
@@ -230,8 +236,8 @@ def _choose(
         return Choice(PLAIN_SETTING, AS_PLAIN, PLAIN_SETTING, AS_PLAIN)
     most = max(speedup.value for speedup in tried.values())
     near = {setting: speedup for setting, speedup in tried.items() if speedup.value >= most * (1.0 - tie)}
-    smallest = min(_cap(setting) for setting in near)
-    best = max((setting for setting in near if _cap(setting) == smallest), key=lambda setting: near[setting].value)
+    smallest = min(setting.fixed_cap for setting in near)
+    best = max((setting for setting in near if setting.fixed_cap == smallest), key=lambda setting: near[setting].value)
     if usual is not None and usual in tried and tried[usual].value >= tried[best].low:
         best = usual
     if before is not None and before in tried and tried[before].value >= most * (1.0 - _MOST_TIE):
@@ -241,11 +247,6 @@ def _choose(
     if not sure or (before == PLAIN_SETTING and tried[best].low <= 1.0 + _MOST_TIE):
         return Choice(PLAIN_SETTING, AS_PLAIN, best, tried[best])
     return Choice(best, tried[best], best, tried[best])
-
-
-def _cap(setting: Setting) -> int:
-    assert isinstance(setting.cap, int), "fixed settings have fixed caps"
-    return setting.cap
 
 
 def _at_depth(

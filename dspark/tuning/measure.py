@@ -34,7 +34,6 @@ class Bench:
         self._cache = target.new_cache()
         self._context = drafter.new_context() if drafter is not None else None
         self._rows: mx.array | None = None
-        self._read = 0
         self.advance(SHALLOW_TOKENS, SHALLOW_TOKENS)
 
     @property
@@ -42,21 +41,17 @@ class Bench:
         """Tokens of context."""
         return self._cache.length
 
-    def advance(self, depth: int, chunk: int) -> float:
-        """Read on to `depth` in chunks, for target and drafter; returns milliseconds."""
-
-        def read() -> None:
-            while (missing := depth - self.depth) > 0:
-                tokens = self._text(min(chunk, missing))
-                _, self._rows = self._forward(tokens)
-                held = self._cache.arrays
-                if self._context is not None:
-                    self._context.append(self._rows, tokens)
-                    held = [*held, *self._context.arrays]
-                mx.eval(held)
-                mx.clear_cache()
-
-        return self._stopwatch.once(read)
+    def advance(self, depth: int, chunk: int) -> None:
+        """Read on to `depth` in chunks, for target and drafter."""
+        while (missing := depth - self.depth) > 0:
+            tokens = self._text(min(chunk, missing))
+            _, self._rows = self._forward(tokens)
+            held = self._cache.arrays
+            if self._context is not None:
+                self._context.append(self._rows, tokens)
+                held = [*held, *self._context.arrays]
+            mx.eval(held)
+            mx.clear_cache()
 
     def level(self, widths: Iterable[int], caps: Iterable[int], tick: Callable[[], None] = lambda: None) -> Level:
         """Forwards and drafts at this depth."""
@@ -126,13 +121,12 @@ class Bench:
         return draft
 
     def _text(self, tokens: int) -> list[int]:
-        at = self.depth
-        return [(11 * i + 3) % self._target.vocabulary for i in range(at, at + tokens)]
+        return _text(self._target, self.depth, tokens)
 
 
 def measure_prefill(target: Target, chunk: int, tokens: int, stopwatch: Stopwatch) -> Prefill:
     """Read `tokens` of prompt in chunks of `chunk` into an empty cache."""
-    text = [(11 * i + 3) % target.vocabulary for i in range(tokens)]
+    text = _text(target, 0, tokens)
     target.tap(())
 
     def read() -> None:
@@ -143,3 +137,8 @@ def measure_prefill(target: Target, chunk: int, tokens: int, stopwatch: Stopwatc
             mx.clear_cache()
 
     return Prefill(chunk, tokens, tokens / max(stopwatch.once(read), 1e-6) * 1e3)
+
+
+def _text(target: Target, start: int, tokens: int) -> list[int]:
+    """Ids for the places from `start` on: any will do, as long as they vary."""
+    return [(11 * place + 3) % target.vocabulary for place in range(start, start + tokens)]

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from dspark.errors import ProfileError
 from dspark.tuning.acceptance import Count, Prior
-from dspark.tuning.costs import CostModel, Depth
+from dspark.tuning.costs import CostModel, Depth, points
 from dspark.tuning.curves import Curves
 from dspark.tuning.decision import OVERALL, PLAIN_SETTING, Choice, Decision, Setting
 from dspark.tuning.key import Key
@@ -193,25 +193,8 @@ class Profile(_Strict):
 
     def costs(self) -> CostModel:
         """The cost model that its curves make."""
-        first, *deeper = sorted(self.curves.levels, key=lambda level: level.depth)
-        ahead = self.curves.ahead_ms
-        saved = None if ahead is None else first.verify_ms[1] - ahead
-        return CostModel(
-            tuple(sorted(first.verify_ms.items())),
-            tuple(sorted(first.draft_ms.items())),
-            f"calibrated on {self.measured.date[:10]}",
-            ahead,
-            first.depth,
-            tuple(
-                Depth(
-                    level.depth,
-                    tuple(sorted(level.verify_ms.items())),
-                    tuple(sorted(level.draft_ms.items())),
-                    None if saved is None else max(level.verify_ms[1] - saved, 0.0),
-                )
-                for level in deeper
-            ),
-        )
+        levels = (Depth(each.depth, points(each.verify_ms), points(each.draft_ms)) for each in self.curves.levels)
+        return CostModel.of(levels, self.curves.ahead_ms, f"calibrated on {self.measured.date[:10]}")
 
     def prior(self) -> Prior:
         """What its answers were accepted."""
@@ -247,7 +230,7 @@ def derived(decision: Decision, drafter_bits: int | None, prefill_chunk: int | N
         auto_lookup=decision.default.lookup,
         auto_confidence=decision.default.confidence,
         auto_speedup={klass: round(speedup.value, 3) for klass, speedup in decision.default_speedup.items()},
-        cap=_cap(overall.setting),
+        cap=overall.setting.fixed_cap,
         lookup=overall.setting.lookup,
         confidence=overall.setting.confidence,
         speedup=round(overall.tried_speedup.value, 3),
@@ -263,18 +246,13 @@ def derived(decision: Decision, drafter_bits: int | None, prefill_chunk: int | N
 def _setting(choice: Choice) -> DerivedSetting:
     return DerivedSetting(
         mode=choice.setting.means,
-        cap=_cap(choice.setting),
+        cap=choice.setting.fixed_cap,
         lookup=choice.setting.lookup,
         confidence=choice.setting.confidence,
         speedup=round(choice.tried_speedup.value, 3),
         low=round(choice.tried_speedup.low, 3),
         tried=str(choice.tried),
     )
-
-
-def _cap(setting: Setting) -> int:
-    assert isinstance(setting.cap, int), "fixed settings have fixed caps"
-    return setting.cap
 
 
 def curve_table(curves: Curves) -> CurveTable:

@@ -2,17 +2,16 @@
 
 import errno
 import fcntl
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import BinaryIO
 
 from dspark.errors import ProfileError, StorageError, UsageError
 from dspark.hub import shelves
+from dspark.hub.storage import in_place_of
 from dspark.tuning.key import Key, file_name
 from dspark.tuning.profile import MOST_BYTES, Profile, from_yaml, to_yaml
 
@@ -86,7 +85,7 @@ def write(profile: Profile) -> Path:
         StorageError: the folder or disk refuses.
     """
     path = folder() / file_name(profile.measured.model, profile.key.key())
-    with _written_to(path.parent), _locked(path.parent), _fresh(path) as stream:
+    with _written_to(path.parent), _locked(path.parent), in_place_of(path) as stream:
         stream.write(to_yaml(profile).encode("utf-8"))
     return path
 
@@ -174,18 +173,3 @@ def _locked(where: Path) -> Iterator[None]:
     with (where / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-@contextmanager
-def _fresh(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` once it is written and on the disk."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -6,8 +6,9 @@ import time
 import pytest
 from toys import scripted_target
 
-from dspark.decoding.loop import SLOW_ROUND_VARIABLE, Decoding
+from dspark.decoding.loop import Decoding
 from dspark.decoding.request import Request
+from dspark.decoding.slow import SLOW_ROUND_VARIABLE
 from dspark.tuning.pilot import PlainPilot
 
 PROMPT, SCRIPT = [3, 4, 5], list(range(6, 30))
