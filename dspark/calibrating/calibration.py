@@ -13,7 +13,7 @@ from dspark.calibrating.agenda import Agenda, Stage
 from dspark.calibrating.scope import Chosen, Question, Scope
 from dspark.decoding.acceptance import accepted_prefix
 from dspark.decoding.lookup import LookupIndex
-from dspark.drafters.along import Tried, drafts_along, greedy_answers
+from dspark.drafters.along import Answered, Tried, answered, drafts_along
 from dspark.drafters.drafter import Drafter
 from dspark.drafters.loading import UNQUANTIZED, default_bits
 from dspark.errors import UsageError
@@ -127,7 +127,7 @@ def recheck(pair: Pair, profile: Profile) -> list[Point]:
     """A plain step, a full verification and a full draft, measured now against `profile`."""
     drafter, costs = pair.drafter, profile.costs()
     block = drafter.block if drafter else 7
-    level = Bench(pair.target, drafter, Stopwatch(1.0)).level((1, block + 1), [block] if drafter else [])
+    level = Bench(pair.target, drafter, Stopwatch(0.5)).level((1, block + 1), [block] if drafter else [])
     points = [
         Point("one row" if width == 1 else f"{width} rows", timing.ms, costs.verify_ms(width))
         for width, timing in level.verify.items()
@@ -162,7 +162,7 @@ def calibrate(
     agenda = Agenda(report, scope.estimates())
     with Watch() as watch:
         agenda.begin("costs of a round")
-        stopwatch = Stopwatch(scope.table_s, least=scope.repeats)
+        stopwatch = Stopwatch(scope.timing_s, least=scope.repeats)
         bench = Bench(subject.target, subject.drafter, stopwatch)
         first = bench.plain()
         levels = [_shallow(subject, bench, scope, agenda)]
@@ -173,7 +173,7 @@ def calibrate(
         bytes_per_token = None
         depths = scope.depths_at(rate, subject.target.context_window)
         chosen, answers_s = scope.choose(questions, rate, levels[0])
-        agenda.plan("depth", depths[-1] / rate * 1.2 + 2.0 * scope.table_s * len(depths) if depths else 0.0)
+        agenda.plan("depth", depths[-1] / rate * 1.2 + 6.0 * scope.timing_s * len(depths) if depths else 0.0)
         agenda.plan("answers", answers_s)
         agenda.begin("depth")
         if depths:
@@ -237,13 +237,12 @@ def _record(
     """Traces of the questions' answers; and where another precision of the drafter is cheaper, its costs and traces."""
     target, drafter = subject.target, subject.drafter
     prompts = [list(question.tokens) for question in chosen.questions]
-    answers = greedy_answers(target, prompts, chosen.answer_tokens)
+    found = answered(target, drafter.taps if drafter else (), prompts, chosen.answer_tokens)
     agenda.tick()
 
     def traces_of(drafter: Drafter | None) -> list[Trace]:
         recorded = (
-            _trace(target, drafter, question.klass, prompt, answer, agenda)
-            for question, prompt, answer in zip(chosen.questions, prompts, answers, strict=True)
+            _trace(drafter, question.klass, one, agenda) for question, one in zip(chosen.questions, found, strict=True)
         )
         return [trace for trace in recorded if trace.places]
 
@@ -251,19 +250,18 @@ def _record(
     if subject.other is None or drafter is None or scope.quick:
         return traces, None
     other = subject.other[1]()
-    stopwatch = Stopwatch(scope.table_s / 4)
+    stopwatch = Stopwatch(scope.timing_s / 4)
     ours, theirs = (Bench(target, one, stopwatch).drafts([one.block], agenda.tick) for one in (drafter, other))
     if theirs[other.block].ms > _CHEAPER * ours[drafter.block].ms:
         return traces, None
     return traces, (Bench(target, other, stopwatch).drafts(_caps(other), agenda.tick), traces_of(other))
 
 
-def _trace(
-    target: Target, drafter: Drafter | None, klass: str, prompt: list[int], answer: list[int], agenda: Agenda
-) -> Trace:
+def _trace(drafter: Drafter | None, klass: str, answered: Answered, agenda: Agenda) -> Trace:
+    prompt, answer = answered.prompt, answered.answer
     tried: list[Tried] = []
     if drafter is not None:
-        tried = drafts_along(drafter, target, prompt, answer, agenda.tick)
+        tried = drafts_along(drafter, answered.rows, prompt, answer, agenda.tick)
     index, places = LookupIndex(prompt), []
     for at in range(len(answer) - 1):
         index.extend((answer[at],))

@@ -33,8 +33,8 @@ class Chosen:
 class Scope:
     """How much to measure.
 
-    `depths` None takes those of `DEPTHS` that can be read within `depth_s`, two at most. A table of timings takes about
-    `table_s` and at least `repeats` observations of each; each chunk size of a prompt takes `prefill_s`. At most
+    `depths` None takes those of `DEPTHS` that can be read within `depth_s`, two at most. Each timing takes about
+    `timing_s` and at least `repeats` observations; each chunk size of a prompt takes `prefill_s`. At most
     `answer_tokens` are recorded of each of at most `answers_per_class` prompts of a class, and no more of both than
     `answers_s` allow; one short answer a class is always. `quick` leaves out the widest forwards, the chunk sizes and
     the other precision of the drafter.
@@ -42,23 +42,23 @@ class Scope:
 
     depths: tuple[int, ...] | None = None
     depth_s: float = 6.0
-    table_s: float = 1.6
+    timing_s: float = 0.7
     repeats: int = 4
     prefill_s: float = 1.2
-    answers_s: float = 11.0
-    answers_per_class: int = 2
-    answer_tokens: int = 48
+    answers_s: float = 16.0
+    answers_per_class: int = 3
+    answer_tokens: int = 64
     quick: bool = False
 
     @classmethod
     def brief(cls) -> "Scope":
         """About a third of the time: no depths, one short answer a class."""
-        return cls(depths=(), table_s=0.5, repeats=3, answers_s=6.0, answers_per_class=1, answer_tokens=24, quick=True)
+        return cls(depths=(), timing_s=0.1, repeats=3, answers_s=6.0, answers_per_class=1, answer_tokens=24, quick=True)
 
     def estimates(self) -> dict[str, float]:
         """Seconds of each stage, before anything is known."""
         return {
-            "costs of a round": 8 * self.table_s,
+            "costs of a round": 20 * self.timing_s,
             "prefill": 4 * self.prefill_s,
             "depth": 0.0 if self.depths == () else 2 * self.depth_s,
             "answers": self.answers_s,
@@ -88,9 +88,10 @@ class Scope:
         return chosen, seconds
 
     def _amounts(self) -> list[tuple[int, int]]:
-        """Questions a class and tokens of each, the most first."""
-        lengths = sorted({self.answer_tokens, *range(_LEAST_ANSWER_TOKENS, self.answer_tokens, 16)}, reverse=True)
-        return [(each, tokens) for each in range(self.answers_per_class, 0, -1) for tokens in lengths]
+        """Questions a class and tokens of each, the most tokens in all first."""
+        lengths = {self.answer_tokens, *range(_LEAST_ANSWER_TOKENS, self.answer_tokens, 16)}
+        amounts = [(each, tokens) for each in range(1, self.answers_per_class + 1) for tokens in lengths]
+        return sorted(amounts, key=lambda amount: (amount[0] * amount[1], amount[0]), reverse=True)
 
 
 def _shortest(questions: Sequence[Question], each: int) -> list[Question]:
@@ -102,9 +103,9 @@ def _shortest(questions: Sequence[Question], each: int) -> list[Question]:
 
 
 def _seconds(chosen: Chosen, tokens_per_s: float, level: Level) -> float:
-    """Prompts are read twice, once to be answered and once for the drafter; answers are decoded in one batch."""
+    """Prompts are read once; answers are decoded in one batch and read again for the drafter."""
     count, tokens = len(chosen.questions), chosen.answer_tokens
-    read = sum(2 * len(question.tokens) + tokens for question in chosen.questions) / tokens_per_s
+    read = sum(len(question.tokens) + tokens for question in chosen.questions) / tokens_per_s
     batch_ms = interpolate(tuple(sorted((width, timing.ms) for width, timing in level.verify.items())), count)
     draft_ms = max((timing.ms for timing in level.draft.values()), default=0.0)
     return read + tokens * (batch_ms + count * draft_ms) / 1e3

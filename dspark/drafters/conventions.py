@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dspark.drafters.along import drafts_along, greedy_answer
+from dspark.drafters.along import drafts_along, greedy_answer, hidden_rows
 from dspark.drafters.block import BlockDrafter
 from dspark.drafters.config import DrafterConfig
 from dspark.drafters.loading import Bits, Window, bind, check_target
@@ -162,7 +162,8 @@ def _settle(
 
 
 def _accepted(drafter: BlockDrafter, target: Target, prompt: list[int], answer: list[int]) -> list[int]:
-    return [tried.accepted for tried in drafts_along(drafter, target, prompt, answer)]
+    rows = hidden_rows(target, drafter.taps, [*prompt, *answer[:-1]])
+    return [tried.accepted for tried in drafts_along(drafter, rows, prompt, answer)]
 
 
 def preferred(accepted: list[list[int]]) -> int:

@@ -57,7 +57,7 @@ def robust(observations: Sequence[float]) -> Timing:
 class Stopwatch:
     """Times actions against each other. `clock` is in seconds.
 
-    A table takes about `budget_s`, with at least `least` and at most `most` observations of each action.
+    Each action of a table gets about `budget_s`, and at least `least` and at most `most` observations.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Stopwatch:
         `tick` is called after every pass.
         """
         last = self._warm(actions, tick)
-        passes = max(min(self._most, int(self._budget_s / max(last, 1e-9))), self._least)
+        passes = max(min(self._most, int(self._budget_s * len(actions) / max(last, 1e-9))), self._least)
         seen: dict[int, list[float]] = {key: [] for key in actions}
         self._observe(actions, seen, passes, tick)
         for _ in range(_ATTEMPTS):

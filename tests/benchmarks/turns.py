@@ -9,7 +9,7 @@ plain token ids of a long English text, cut into turns: what matters here is how
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,8 @@ from dspark.machine import stamp
 from dspark.racing.filler import sentences
 
 TURNS = 8
+FIRST = 0.6
+"""Share of the longest prompt that the first message is."""
 
 
 @dataclass(frozen=True)
@@ -47,35 +49,43 @@ class Row:
     def share(self) -> float:
         return self.warm_s / self.cold_s
 
+    @property
+    def read(self) -> float:
+        """Share of the prompt that was not remembered."""
+        return 1.0 - self.cached_tokens / self.prompt_tokens
 
-def steps(engine: Engine, longest: int) -> Iterator[Step]:
-    """Eight turns that grow to `longest` tokens; a retry, another session, an edit, and two sessions that alternate."""
+
+def steps(engine: Engine, longest: int) -> Generator[Step, list[int], None]:
+    """Eight turns that grow to `longest` tokens; a retry, another session, an edit, and two sessions that alternate.
+
+    As with agents, most of it is a first message that is sent again with every turn. The answer to each is sent back.
+    """
     assert engine._pair is not None
     # A sentence has ten tokens or more, and all turns together read less than two such texts.
     text = engine._pair.target.tokenizer.encode(" ".join(islice(sentences("turns"), longest // 5)))
-    part = longest // (TURNS + 1)
-    system, rest = list(text[:part]), list(text[part:])
+    first = int(longest * FIRST)
+    part = (longest - first) // TURNS
+    system, rest = list(text[:first]), list(text[first:])
 
     def said(count: int) -> list[int]:
         taken = rest[:count]
         del rest[:count]
         return taken
 
-    agent = list(system)
-    for turn in range(1, TURNS):
-        agent = [*agent, *said(part)]
-        yield Step(f"turn {turn}", agent)
-    agent = [*agent, *said(longest - len(agent))]
-    yield Step(f"turn {TURNS}", agent)
+    agent, answer = list(system), list[int]()
+    for turn in range(1, TURNS + 1):
+        agent = [*agent, *answer, *said(first + part * turn - len(agent) - len(answer))]
+        answer = yield Step(f"turn {turn}", agent)
     yield Step("identical retry", agent)
-    chat = [*system, *said(part // 2)]
-    yield Step("new session, same system prompt", chat)
+    chat = [*system, *said(part)]
+    heard = yield Step("new session, same system prompt", chat)
     half = len(agent) // 2
     yield Step("edited in the middle", [*agent[:half], *said(20), *agent[half + 20 :]])
     for turn in (1, 2):
-        agent, chat = [*agent, *said(part // 4)], [*chat, *said(part // 4)]
-        yield Step(f"alternating, agent {turn}", agent)
-        yield Step(f"alternating, chat {turn}", chat)
+        agent = [*agent, *answer, *said(part // 2)]
+        answer = yield Step(f"alternating, agent {turn}", agent)
+        chat = [*chat, *heard, *said(part // 2)]
+        heard = yield Step(f"alternating, chat {turn}", chat)
 
 
 def first_token(engine: Engine, prompt: Sequence[int], tokens: int) -> tuple[float, Finished]:
@@ -94,7 +104,9 @@ def measure(warm: Engine, cold: Engine, longest: int, tokens: int) -> Iterator[R
     for engine in (warm, cold):
         engine.costs()
     assert warm.prefix_cache is not None and cold.prefix_cache is not None
-    for step in steps(warm, longest):
+    conversation = steps(warm, longest)
+    step: Step | None = next(conversation)
+    while step is not None:
         warm_s, answer = first_token(warm, step.prompt, tokens)
         last = warm.prefix_cache.report().last
         cold_s, expected = first_token(cold, step.prompt, tokens)
@@ -108,14 +120,18 @@ def measure(warm: Engine, cold: Engine, longest: int, tokens: int) -> Iterator[R
             cold_s,
             answer.tokens == expected.tokens,
         )
+        try:
+            step = conversation.send(list(answer.tokens))
+        except StopIteration:
+            step = None
 
 
 def table(rows: Sequence[Row]) -> str:
-    lines = ["| turn | prompt | cached | found | warm: s | cold: s | warm / cold | ids equal |"]
-    lines.append("|---|---:|---:|---|---:|---:|---:|---|")
+    lines = ["| turn | prompt | cached | found | read | warm: s | cold: s | warm / cold | ids equal |"]
+    lines.append("|---|---:|---:|---|---:|---:|---:|---:|---|")
     lines += [
-        f"| {row.kind} | {row.prompt_tokens} | {row.cached_tokens} | {row.outcome} | {row.warm_s:.3f} "
-        f"| {row.cold_s:.3f} | {row.share:.1%} | {'yes' if row.ids_equal else 'NO'} |"
+        f"| {row.kind} | {row.prompt_tokens} | {row.cached_tokens} | {row.outcome} | {row.read:.1%} "
+        f"| {row.warm_s:.3f} | {row.cold_s:.3f} | {row.share:.1%} | {'yes' if row.ids_equal else 'NO'} |"
         for row in rows
     ]
     return "\n".join(lines)

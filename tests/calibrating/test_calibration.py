@@ -18,7 +18,7 @@ from dspark.machine import Conditions
 from dspark.tuning import profiles
 from dspark.tuning.pilot import AutoPilot
 
-SCOPE = Scope(depths=(96, 128), table_s=0.02, repeats=3, prefill_s=9.0, answers_per_class=1, answer_tokens=24)
+SCOPE = Scope(depths=(96, 128), timing_s=0.02, repeats=3, prefill_s=9.0, answers_per_class=1, answer_tokens=24)
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +141,7 @@ def test_a_busy_neighbour_is_seen_and_marks_the_profile(pair):
     try:
         engine = Engine()
         engine.load(pair)
-        profile = engine.calibrate(questions(engine), Scope(depths=(), table_s=0.3, repeats=3, answer_tokens=24))
+        profile = engine.calibrate(questions(engine), Scope(depths=(), timing_s=0.3, repeats=3, answer_tokens=24))
     finally:
         for loop in loops:
             loop.kill()

@@ -139,7 +139,7 @@ def test_a_drafter_that_is_never_accepted_is_reported_once_a_load_and_a_sound_on
     head, memory = write_head(tmp_path / "head"), tmp_path / "memory.json"
     tried = []
 
-    def accepted(drafter, target, prompt, answer):
+    def accepted(drafter, rows, prompt, answer):
         tried.append(1)
         return outcome
 
