@@ -63,7 +63,9 @@ def _document(file: Path, where: str) -> Any:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StorageError(f"{where} cannot be read ({error.strerror}): check what it is and its permissions") from error
+        raise StorageError(
+            f"{where} cannot be read ({error.strerror}): check what it is and its permissions"
+        ) from error
     except yamlfile.Malformed as error:
         line = "" if error.line is None else f" line {error.line}"
         raise UsageError(f"{where}{line}: {error.problem}; correct it") from error

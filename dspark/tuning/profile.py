@@ -355,4 +355,3 @@ def _readable(value: Any, name: str = "") -> Any:
 
 def _number(key: Any) -> Any:
     return int(key) if isinstance(key, str) and key.isdecimal() else key
-
