@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -18,8 +17,10 @@ if TYPE_CHECKING:
 
     from dspark.calibrating.agenda import Stage
     from dspark.calibrating.scope import Question, Scope
-    from dspark.engine import Engine
-    from dspark.tuning.profile import Derived, Profile
+    from dspark.engine import Engine, Loaded
+    from dspark.tuning.profile import Derived, DerivedSetting, Profile
+
+UNSURE = "?: seen in too few answers to count on, so that plain decoding stays the best fixed setting there"
 
 
 @takes("model", "drafter", "precision", "kv_bits", "drafter_bits", "drafter_window", "trust_remote_code")
@@ -60,6 +61,9 @@ def calibrate(
         raise UsageError("--show, --check and --force exclude each other; give one of them")
     if quick and depths is not None:
         raise UsageError("--quick measures at no depth; leave --depths or --quick out")
+    if (show or check) and (quick or depths is not None):
+        what = "--quick" if quick else "--depths"
+        raise UsageError(f"{what} does nothing beside {'--show' if show else '--check'}; leave one of them out")
     scope = _scope(quick, depths)
 
     from dspark.engine import Engine
@@ -73,14 +77,19 @@ def calibrate(
     loaded = engine.load(load_options(settings))
     for note in loaded.notes:
         print_lines(said, note)
+    _refuse_depths_outside(scope, loaded)
     profile = engine.profile
     if show or check:
         if profile is None:
             raise ProfileError(f"{loaded.model} is not calibrated on this machine: run mlx-dspark calibrate")
         return _check(engine, as_json=as_json) if check else _present(profile, loaded.profile, as_json)
     if profile is not None and profile.clean and not force:
-        print_lines(said, f"calibrated already, on {profile.measured.date}: shown as it is (--force measures again)")
-        return _present(profile, loaded.profile, as_json)
+        already = f"calibrated already, on {profile.measured.date}"
+        new = sorted({*(scope.depths or ())} - {level.depth for level in profile.curves.levels})
+        if not new:
+            print_lines(said, f"{already}: shown as it is (--force measures again)")
+            return _present(profile, loaded.profile, as_json)
+        print_lines(said, f"{already}, but not at {', '.join(map(str, new))} tokens of context: measuring again")
     with _progress(said) as report:
         measured = engine.calibrate(_questions(engine), scope, report)
     path = profiles.write(measured)
@@ -92,19 +101,25 @@ def calibrate(
 
 def _scope(quick: bool, depths: str | None) -> Scope:
     from dspark.calibrating.scope import Scope
+    from dspark.racing.depth import parse_depths
 
     if quick:
         return Scope.brief()
-    return Scope() if depths is None else Scope(depths=tuple(sorted({_tokens(word) for word in depths.split(",")})))
+    return Scope() if depths is None else Scope(depths=tuple(sorted(parse_depths([depths], "--depths", least=1))))
 
 
-def _tokens(word: str) -> int:
-    """`4k` is 4096, as context windows are counted."""
-    text = word.strip().lower()
-    number, unit = (text[:-1], 1024) if text.endswith("k") else (text, 1)
-    if not re.fullmatch("[0-9]{1,8}", number) or not 0 < int(number) * unit <= 10_000_000:
-        raise UsageError(f"--depths {word.strip()!r} is no depth; write tokens like 1024 or 4k, separated by commas")
-    return int(number) * unit
+def _refuse_depths_outside(scope: Scope, loaded: Loaded) -> None:
+    """Raise UsageError for depths that would be passed over: within what is measured anyway, or beyond the window."""
+    if scope.depths is None:
+        return
+    from dspark.tuning.measure import SHALLOW_TOKENS
+
+    outside = sorted({*scope.depths} - {*scope.depths_at(0.0, loaded.context_window)})
+    if outside:
+        raise UsageError(
+            f"--depths {','.join(map(str, outside))}: not possible with {loaded.model}, whose context window is "
+            f"{loaded.context_window} tokens; give depths of more than {SHALLOW_TOKENS} that leave room for some rounds"
+        )
 
 
 def _questions(engine: Engine) -> list[Question]:
@@ -144,24 +159,22 @@ def _present(profile: Profile, path: str | None, as_json: bool) -> int:
 
 
 def _print_profile(console: Console, profile: Profile, path: str | None) -> None:
-    from dspark.commands.rendering import print_lines, table
+    from dspark.commands.rendering import print_lines, print_table
 
     measured, derived = profile.measured, profile.derived
     print_lines(console, f"{measured.model} ({measured.dtype}), drafter {measured.drafter or 'none'}", style="bold")
-    key = profile.key
+    key, how = profile.key, "measured quickly" if measured.quick else "measured"
     print_lines(
-        console, f"{key.chip or 'unknown chip'}, {key.device}, mlx {key.mlx}, measured {measured.date}", style="dim"
+        console, f"{key.chip or 'unknown chip'}, {key.device}, mlx {key.mlx}, {how} {measured.date}", style="dim"
     )
     levels = sorted(profile.curves.levels, key=lambda level: level.depth)
-    widths = sorted({width for level in levels for width in level.verify_ms})
+    depths = tuple(f"at {level.depth}" for level in levels)
     plain = levels[0].verify_ms[1]
-    drawn = table(
-        "rows", *(f"at {level.depth}" for level in levels), numeric=("rows", *(f"at {o.depth}" for o in levels))
-    )
-    for width in widths:
-        cells = (level.verify_ms.get(width) for level in levels)
-        drawn.add_row(str(width), *("" if ms is None else f"{ms:.1f} ms {ms / plain:5.2f}" for ms in cells))
-    console.print(drawn)
+    widths = sorted({width for level in levels for width in level.verify_ms})
+    steps = [(str(width), *(_step(level.verify_ms.get(width), plain) for level in levels)) for width in widths]
+    console.print()
+    print_table(console, ("rows", *depths), steps, ("rows", *depths))
+    console.print()
     if levels[0].draft_ms:
         cap, ms = max(levels[0].draft_ms.items())
         print_lines(console, f"a draft of {cap} costs {ms / plain:.2f} of one row ({ms:.1f} ms)")
@@ -169,17 +182,40 @@ def _print_profile(console: Console, profile: Profile, path: str | None) -> None
     if rates:
         best = max(rates, key=lambda rate: rate.tokens_per_s)
         print_lines(console, f"prompts are read at {best.tokens_per_s:.0f} tokens/s, in chunks of {best.chunk}")
-    drawn = table("text", "best", "reaches", "auto", numeric=("reaches", "auto"))
-    for klass, choice in derived.classes.items():
-        auto = derived.auto_speedup.get(klass)
-        best_setting = "plain" if choice.cap == 0 else f"{choice.mode} cap {choice.cap}"
-        reached = 1.0 if choice.cap == 0 else choice.speedup
-        drawn.add_row(klass, best_setting, f"{reached:.2f}x", "" if auto is None else f"{auto:.2f}x")
-    console.print(drawn)
+    console.print()
+    choices = [_choice(klass, one, derived.auto_speedup.get(klass)) for klass, one in derived.classes.items()]
+    print_table(console, ("text", "best fixed", "reaches", "auto"), choices, ("reaches", "auto"))
+    console.print()
+    if any(_unsure(one) for one in derived.classes.values()):
+        print_lines(console, UNSURE, hanging=2)
     for line in _conclusions(derived):
         print_lines(console, line, hanging=2)
     if path is not None:
         print_lines(console, f"profile: {path}", style="dim")
+
+
+def _step(ms: float | None, plain_ms: float) -> str:
+    return "" if ms is None else f"{ms:.1f} ms {ms / plain_ms:5.2f}"
+
+
+def _choice(klass: str, one: DerivedSetting, auto: float | None) -> tuple[str, str, str, str]:
+    """Plain decoding is shown with the gain that was seen and is too little to count on."""
+    if _unsure(one):
+        setting, reaches = f"plain; {_named(one.tried)}?", f"{one.low:.2f}-{one.speedup:.2f}x"
+    elif one.cap == 0:
+        setting, reaches = "plain", "1.00x"
+    else:
+        setting, reaches = f"{one.mode} cap {one.cap}", f"{one.speedup:.2f}x"
+    return klass, setting, reaches, "" if auto is None else f"{auto:.2f}x"
+
+
+def _unsure(one: DerivedSetting) -> bool:
+    return one.cap == 0 and one.speedup > 1.0
+
+
+def _named(setting: str) -> str:
+    """`drafter cap 4` of `drafter cap=4 lookup=on confidence=0.3`."""
+    return " ".join(setting.split()[:2]).replace("=", " ")
 
 
 def _conclusions(derived: Derived) -> Iterator[str]:

@@ -83,7 +83,6 @@ def _local(settings: Settings, *, as_json: bool) -> int:
         Engine(),
         options,
         speculation_options(settings),
-        context_window=settings.memory.context_window,
         warmup=settings.model.warmup,
         entering=lambda step: print_lines(said, f"{step} ...", style="dim"),
     )
@@ -97,14 +96,14 @@ def _local(settings: Settings, *, as_json: bool) -> int:
 
 
 def _print_report(console: Console, report: LoadReport) -> None:
-    from dspark.commands.rendering import table
+    from dspark.commands.rendering import print_table
 
-    drawn = table("step", "seconds", "bytes", "MLX peak", numeric=("seconds", "bytes", "MLX peak"))
-    for step in report.steps:
-        drawn.add_row(step.name, f"{step.seconds:.2f}", _amount(step.bytes), _amount(step.peak_bytes))
-    console.print(drawn)
+    figures = ("seconds", "bytes", "MLX peak")
+    rows = [(step.name, f"{step.seconds:.2f}", _amount(step.bytes), _amount(step.peak_bytes)) for step in report.steps]
+    print_table(console, ("step", *figures), rows, figures)
+    console.print()
     loaded, footprint = report.loaded, report.footprint
-    asked, cache = report.context_window, footprint.cache
+    window, cache = loaded.context_window, footprint.cache
     _print_rows(
         console,
         [
@@ -113,7 +112,7 @@ def _print_report(console: Console, report: LoadReport) -> None:
             ("memory", f"{_amount(report.resident_bytes)} resident, {_amount(report.peak_bytes)} at the peak"),
             ("room", f"{_amount(report.cache_room_bytes)} left for the cache; {report.room.binds} binds"),
             ("a token", f"reads {_amount(footprint.bytes_per_token)} of weights, keeps {_amount(cache.per_token)}"),
-            ("context", f"{asked} tokens take {_amount(cache.at(asked))}; {_fitting(report)}"),
+            ("context", f"{window} tokens take {_amount(cache.at(window))}; {_fitting(report)}"),
         ],
     )
 
@@ -122,8 +121,7 @@ def _fitting(report: LoadReport) -> str:
     fitting, window = report.fitting_tokens, report.loaded.context_window
     if fitting is None:
         return "what fits here is unknown"
-    whole = f"the whole window of {window} fits" if fitting == window else f"{fitting} of {window} fit"
-    return whole if fitting >= report.context_window else f"{whole}: set --context-window {fitting} or less"
+    return "all of it fits" if fitting == window else f"{fitting} fit: set --context-window {fitting} or less"
 
 
 def _dry(settings: Settings, *, as_json: bool) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dspark.commands.rendering import print_lines, stderr_console, stdout_console, table
+from dspark.commands.rendering import print_lines, print_table, stderr_console, stdout_console
 from dspark.errors import DSparkError
 
 if TYPE_CHECKING:
@@ -53,20 +53,20 @@ def _followed(events: Iterator[dict[str, Any]]) -> tuple[list[dict[str, Any]], d
 def _print(prompt: str, done: Sequence[dict[str, Any]], verdict: dict[str, Any]) -> None:
     console = stdout_console()
     shown = " ".join(prompt.split())
-    drawn = table("arm", "tokens", "tok/s", "tokens a round", "output", numeric=("tokens", "tok/s", "tokens a round"))
     outcomes = {arm.get("arm"): arm for arm in verdict.get("arms") or []}
-    for one in done:
-        found = outcomes.get(one.get("arm"), {})
-        output = one.get("error") or found.get("outcome") or "the reference"
-        drawn.add_row(
+    rows = [
+        (
             str(one.get("label")),
             _figure(one.get("completion_tokens"), "d"),
             _figure(one.get("decode_tokens_per_sec"), ".1f"),
             _figure(one.get("accept_len"), ".2f"),
-            str(output),
+            str(one.get("error") or outcomes.get(one.get("arm"), {}).get("outcome") or "the reference"),
         )
+        for one in done
+    ]
+    figures = ("tokens", "tok/s", "tokens a round")
     print_lines(console, shown if len(shown) <= 72 else f"{shown[:69]}...")
-    console.print(drawn)
+    print_table(console, ("arm", *figures, "output"), rows, figures)
     for arm in outcomes.values():
         if arm.get("position") is not None:
             print_lines(console, _difference(arm))

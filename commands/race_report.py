@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from dspark.commands.race_view import folded, table_width
-from dspark.commands.rendering import print_lines, table
+from dspark.commands.race_view import folded
+from dspark.commands.rendering import print_lines, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +25,7 @@ def print_race(result: RaceResult, console: Console) -> None:
 
     if result.interrupted:
         print_lines(console, "interrupted: what follows is a part of the race", style="bold")
-    _print_table(console, ("arm", "settings", "against plain", "repeats"), report.arm_rows(result))
+    print_table(console, ("arm", "settings", "against plain", "repeats"), _by_arm(report.arm_rows(result)))
     for section in result.sections:
         console.print()
         _print_figures(console, result, section)
@@ -35,7 +35,7 @@ def print_race(result: RaceResult, console: Console) -> None:
         console.print()
         print_lines(console, "ratio by depth", style="bold")
         depths = tuple(map(depth_label, result.depths))
-        _print_table(console, ("arm", *depths), report.depth_rows(result), depths)
+        print_table(console, ("arm", *depths), _by_arm(report.depth_rows(result)), depths)
     console.print()
     print_lines(console, report.LEGEND, style="dim")
     print_lines(console, report.stamp_line(result), style="dim")
@@ -62,7 +62,7 @@ def print_series(series: Series, console: Console) -> None:
             console.print()
     if series.interrupted:
         print_lines(console, "interrupted: what follows is a part of the suite", style="bold")
-    _print_table(console, report.SERIES_HEAD, report.series_rows(series))
+    print_table(console, report.SERIES_HEAD, _by_arm(report.series_rows(series)))
 
 
 def print_comparisons(comparisons: Sequence[Comparison], bound: float, console: Console) -> None:
@@ -73,7 +73,7 @@ def print_comparisons(comparisons: Sequence[Comparison], bound: float, console: 
         if each.name:
             print_lines(console, f"== {each.name}", style="bold")
         if each.changes:
-            _print_table(console, report.CHANGE_HEAD, report.change_rows(each), report.CHANGE_HEAD[2:7])
+            print_table(console, report.CHANGE_HEAD, _by_arm(report.change_rows(each)), report.CHANGE_HEAD[2:7])
         for line in report.comparison_lines(each):
             print_lines(console, line)
         console.print()
@@ -88,23 +88,8 @@ def _print_figures(console: Console, result: RaceResult, section: str) -> None:
     wide = console.width >= WIDE
     for columns in (report.SPEED + report.PARTS,) if wide else (report.SPEED, report.PARTS):
         names = tuple(name for name, _ in columns)
-        _print_table(console, ("arm", *names), report.rows(result, section, columns), names)
+        print_table(console, ("arm", *names), _by_arm(report.rows(result, section, columns)), names)
 
 
-def _print_table(
-    console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], numeric: tuple[str, ...] = ()
-) -> None:
-    """A table, or a line a cell where the terminal is too narrow for it: a number cut short is another number."""
-    rows = [(folded(label), *cells) for label, *cells in rows]
-    names = [name.replace(" ", "\n", 1) if name in numeric else name for name in head]  # numbers are narrow
-    if table_width(names, rows, [name in numeric for name in head]) > console.width:
-        for row in rows:
-            for name, cell in zip(head, row, strict=True):
-                print_lines(console, f"{name}: {' '.join(cell.split())}")
-            console.print()
-        return
-    drawn = table(*names, numeric=tuple(name for name, old in zip(names, head, strict=True) if old in numeric))
-    drawn.show_edge, drawn.pad_edge, drawn.collapse_padding = False, False, True
-    for row in rows:
-        drawn.add_row(*row)
-    console.print(drawn)
+def _by_arm(rows: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
+    return [(folded(label), *cells) for label, *cells in rows]

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from dspark.commands.rendering import draws, print_lines, stderr_console, table
+from dspark.commands.rendering import draws, print_lines, stderr_console, table, table_width
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from dspark.racing.runner import Progress
 
 DRAWINGS_PER_SECOND = 4
-GAP = 2  # columns between two cells
 EDGES = 4  # columns of a table's margins
-PIECE = 8  # columns below which a folded word is hard to read
 TAIL = 400  # characters of an answer that are kept for its lane
 
 
@@ -173,16 +171,6 @@ class LiveView:
 def folded(label: str) -> str:
     """An arm's label for a narrow column, broken between its settings."""
     return label.replace(",", ",\n")
-
-
-def table_width(head: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> int:
-    """Columns that a table takes at least, with numbers whole and words in pieces of `PIECE`."""
-    width = GAP * (len(head) - 1)
-    for cells, whole in zip(zip(head, *rows, strict=True), numeric, strict=True):
-        pieces = [piece for cell in cells for piece in (cell.split("\n") if whole else cell.split())]
-        longest = max(map(len, pieces), default=0)
-        width += longest if whole else min(longest, PIECE)
-    return width
 
 
 def _tail(text: str, room: int) -> str:

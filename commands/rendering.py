@@ -15,11 +15,15 @@ import textwrap
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from rich.console import Console
     from rich.table import Table
 
 PIPE_WIDTH = 100  # columns where nothing tells the width
 NARROWEST = 20
+GAP = 2  # columns between two cells
+PIECE = 8  # columns below which a folded word is hard to read
 # All controls but the line feed, and what reorders or breaks lines among the format characters.
 _STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -44,6 +48,34 @@ def table(*columns: str, title: str | None = None, numeric: tuple[str, ...] = ()
         number = name in numeric
         drawn.add_column(name, justify="right" if number else "left", no_wrap=number, overflow="fold")
     return drawn
+
+
+def table_width(head: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> int:
+    """Columns that a table takes at least, with numbers whole and words in pieces of `PIECE`."""
+    width = GAP * (len(head) - 1)
+    for cells, whole in zip(zip(head, *rows, strict=True), numeric, strict=True):
+        pieces = [piece for cell in cells for piece in (cell.split("\n") if whole else cell.split())]
+        longest = max(map(len, pieces), default=0)
+        width += longest if whole else min(longest, PIECE)
+    return width
+
+
+def print_table(
+    console: Console, head: Sequence[str], rows: Sequence[Sequence[str]], numeric: Collection[str] = ()
+) -> None:
+    """A table, or a line a cell where the terminal is too narrow for it: a number cut short is another number."""
+    names = [name.replace(" ", "\n", 1) if name in numeric else name for name in head]  # numbers are narrow
+    if table_width(names, rows, [name in numeric for name in head]) > console.width:
+        for row in rows:
+            for name, cell in zip(head, row, strict=True):
+                print_lines(console, f"{name}: {' '.join(cell.split())}")
+            console.print()
+        return
+    drawn = table(*names, numeric=tuple(name for name, old in zip(names, head, strict=True) if old in numeric))
+    drawn.show_edge, drawn.pad_edge, drawn.collapse_padding = False, False, True
+    for row in rows:
+        drawn.add_row(*row)
+    console.print(drawn)
 
 
 def print_lines(console: Console, text: str, *, indent: int = 0, hanging: int = 0, style: str | None = None) -> None:

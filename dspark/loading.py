@@ -47,7 +47,6 @@ class LoadReport:
     peak_bytes: int
     room: Room
     footprint: Footprint
-    context_window: int
 
     @property
     def cache_room_bytes(self) -> int | None:
@@ -64,7 +63,7 @@ class LoadReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
-        cache = self.footprint.cache
+        cache, window = self.footprint.cache, self.loaded.context_window
         return {
             "pair": asdict(self.loaded),
             "parts": [part_dict(part) for part in self.parts],
@@ -78,9 +77,8 @@ class LoadReport:
             },
             "bytes_per_token": self.footprint.bytes_per_token,
             "context": {
-                "window_tokens": self.loaded.context_window,
-                "asked_tokens": self.context_window,
-                "asked_cache_bytes": cache.at(self.context_window),
+                "window_tokens": window,
+                "window_cache_bytes": cache.at(window),
                 "fitting_tokens": self.fitting_tokens,
                 "kv_bytes_per_token": cache.per_token,
                 "rings": [{"bytes_per_token": each, "window_tokens": window} for each, window in cache.rings],
@@ -118,16 +116,13 @@ def load(
     options: LoadOptions,
     speculation: SpeculationOptions,
     *,
-    context_window: int = 0,
     warmup: bool = True,
     entering: Callable[[StepName], None] = lambda step: None,
 ) -> LoadReport:
     """Resolve, download, load, probe and warm up; `entering` hears of each step as it begins.
 
-    `context_window` is the context to judge the memory for (0: the model's own).
-
     Raises:
-        As `Engine.load` and `Engine.generate`; UsageError for a context window beyond the model's.
+        As `Engine.load` and `Engine.generate`.
     """
     watch = _Watch(entering)
     with watch.step("resolve"):
@@ -152,7 +147,6 @@ def load(
         peak_bytes=watch.peak_bytes,
         room=room(describe()),
         footprint=engine.footprint(),
-        context_window=context_window or loaded.context_window,
     )
 
 

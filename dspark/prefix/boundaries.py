@@ -7,7 +7,7 @@ and render older answers otherwise than new ones. None of this is known here: on
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dspark.prefix.slot import common_prefix
+from dspark.sequences import common_prefix
 
 Turn = Mapping[str, Any]
 _ANSWERS = ("Yes.", "a list:")

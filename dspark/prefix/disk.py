@@ -23,12 +23,13 @@ from dspark.drafters.drafter import DrafterContext, Storable
 from dspark.prefix import filing
 from dspark.prefix.packing import Unpackable, from_host, pack, pack_cache, to_host, unpack, unpack_cache
 from dspark.prefix.report import DiskReport
-from dspark.prefix.slot import Slot, common_prefix
+from dspark.prefix.slot import Slot
+from dspark.sequences import common_prefix
 from dspark.targets.caches import TargetCache
 
 FORMAT = 1
 _FILES = "prefix-*.safetensors"
-_PARTIAL = "prefix-*.tmp"
+_PARTIAL = ".prefix-*.part"
 _ABANDONED_S = 3600.0
 _LOG = logging.getLogger(__name__)
 

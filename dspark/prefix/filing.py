@@ -5,16 +5,16 @@ the bytes.
 """
 
 import json
-import os
 import struct
 import zlib
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from dspark.hub.storage import in_place_of
 
 _HEADER_LIMIT_BYTES = 64_000_000
 _METADATA = "__metadata__"
@@ -59,17 +59,10 @@ def write(path: Path, about: dict[str, Any], tensors: list[Tensor]) -> int:
     header[_METADATA] = {"about": _text(about), "checksum": checksum}
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
-    partial = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        with partial.open("wb") as stream:
-            stream.write(struct.pack("<Q", len(head)) + head)
-            for chunk in chunks:
-                stream.write(chunk)
-        partial.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink()
-        raise
+    with in_place_of(path) as stream:
+        stream.write(struct.pack("<Q", len(head)) + head)
+        for chunk in chunks:
+            stream.write(chunk)
     return 8 + len(head) + at
 
 

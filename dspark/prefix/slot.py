@@ -1,11 +1,11 @@
 """One conversation kept: its tokens, and the caches that hold them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dspark.drafters.drafter import DrafterContext, Forkable
 from dspark.prefix.sizes import context_bytes
+from dspark.sequences import common_prefix
 from dspark.targets.caches import TargetCache
 
 # Two prompts that part this close to where a conversation's prompt ended belong to the same conversation: templates
@@ -98,18 +98,3 @@ class Slot:
         drafted = other.context is not None
         _, usable = self.usable([*other.tokens, -1], drafted=drafted)
         return usable >= len(other.tokens) - SLACK_TOKENS and usable > 0
-
-
-def common_prefix(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many first tokens are the same. Slices of the same type are compared, which the interpreter does fast."""
-    same, most = 0, min(len(one), len(other))
-    step = most
-    while step > 0:
-        step = min(step, most - same)
-        if one[same : same + step] == other[same : same + step]:
-            same += step
-            if same == most:
-                break
-        else:
-            step //= 2
-    return same

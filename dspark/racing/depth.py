@@ -9,22 +9,23 @@ from dspark.errors import PromptError, UsageError
 from dspark.racing.decoder import Decoder
 from dspark.racing.filler import sentences
 from dspark.racing.prompts import Prompt
+from dspark.sequences import common_prefix
 
 PROBES = ("Zebras graze", "7 + 5 = ?")  # alike in nothing, so that what their encodings share is the chat template
 BRIDGE = "[The chronicle breaks off here.] Leave it aside, and answer what follows. "
 TOKENS_A_SENTENCE = 20  # about; where it is fewer, more are drawn
 
 
-def parse_depths(texts: Sequence[str]) -> tuple[int, ...]:
-    """Depths such as `1k,4096`, each once, in order; `k` is 1024. Raises UsageError."""
+def parse_depths(texts: Sequence[str], flag: str = "--depth", least: int = 0) -> tuple[int, ...]:
+    """Depths such as `1k,4096`, each once, in order; `k` is 1024, as context windows are counted. Raises UsageError."""
     depths: dict[int, None] = {}
     for text in ",".join(texts).split(","):
         found = re.fullmatch(r"([0-9]{1,7})(k?)", text.strip().lower(), re.ASCII)
-        if found is None:
-            raise UsageError(
-                f"--depth {text.strip()!r} is no number of tokens; write 0, 4096 or 4k, with commas between"
-            )
-        depths[int(found[1]) * (1024 if found[2] else 1)] = None
+        depth = int(found[1]) * (1024 if found[2] else 1) if found else -1
+        if depth < least:
+            examples = f"{least}, 4096 or 4k"
+            raise UsageError(f"{flag} {text.strip()!r} is no number of tokens; write {examples}, with commas between")
+        depths[depth] = None
     return tuple(depths)
 
 
@@ -46,8 +47,8 @@ def encode(decoder: Decoder, prompt: Prompt) -> list[int]:
     if prompt.depth == 0:
         return question
     first, second = (decoder.encode_chat(probe) for probe in PROBES)
-    head = _shared(first, second)
-    tail = _shared(first[head:][::-1], second[head:][::-1])
+    head = common_prefix(first, second)
+    tail = common_prefix(first[head:][::-1], second[head:][::-1])
     bridge = _inside(decoder.encode_chat(BRIDGE), head, tail)[: prompt.depth]
     filler = _filler(decoder, f"{prompt.depth} {prompt.text}", prompt.depth - len(bridge), head, tail)
     return [*question[:head], *filler, *bridge, *question[head:]]
@@ -67,11 +68,3 @@ def _filler(decoder: Decoder, seed: str, wanted: int, head: int, tail: int) -> l
 def _inside(tokens: Sequence[int], head: int, tail: int) -> list[int]:
     """What stands between the first `head` and the last `tail` ids."""
     return list(tokens[head : len(tokens) - tail])
-
-
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many of the first ids are the same."""
-    for at, (ours, theirs) in enumerate(zip(one, other, strict=False)):
-        if ours != theirs:
-            return at
-    return min(len(one), len(other))

@@ -186,8 +186,8 @@ def _key(race: SavedRace, prompt: int) -> Key:
 def _rates(race: SavedRace, arm: str) -> Logs:
     found: Logs = {}
     for trial in race.trials:
-        if trial.arm == arm and (rate := trial.log_rate) is not None:
-            found.setdefault(_key(race, trial.prompt), {})[trial.trial] = rate
+        if trial.arm == arm:
+            found.setdefault(_key(race, trial.prompt), {})[trial.trial] = trial.log_rate
     return found
 
 

@@ -35,13 +35,13 @@ class SavedTrial(_Read):
     prompt: int = Field(ge=0)
     arm: str
     trial: int
-    total_s: float
+    total_s: float = Field(gt=1e-9, lt=1e9)  # a rate can be made of it, and rates of rates
     tokens: list[int]
 
     @property
-    def log_rate(self) -> float | None:
+    def log_rate(self) -> float:
         """Logarithm of tokens a second, end to end; an answer without a token counts as one."""
-        return math.log(max(len(self.tokens), 1) / self.total_s) if self.total_s > 0 else None
+        return math.log(max(len(self.tokens), 1) / self.total_s)
 
 
 class SavedSummary(_Read):
@@ -63,8 +63,15 @@ class SavedRace(_Read):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
+        labels = [arm.label for arm in self.arms]
         if any(trial.prompt >= len(self.prompts) for trial in self.trials):
             raise ValueError("a trial belongs to no prompt")
+        if any(trial.arm not in labels for trial in self.trials):
+            raise ValueError("a trial belongs to no arm")
+        if len({*labels}) < len(labels):
+            raise ValueError("two arms have the same label")
+        if len({(trial.prompt, trial.arm, trial.trial) for trial in self.trials}) < len(self.trials):
+            raise ValueError("an answer stands there twice")
         return self
 
 
@@ -78,15 +85,22 @@ class SavedSeries(_Read):
     schema_: int = Field(alias="schema")
     races: list[SavedEntry]
 
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        if len({entry.name for entry in self.races}) < len(self.races):
+            raise ValueError("two races have the same name")
+        return self
+
 
 def read_races(path: Path) -> dict[str, SavedEntry]:
     """The races of a result of `race --json`, by name; one race alone has the name "". Raises UsageError."""
     try:
-        if path.is_file() and path.stat().st_size > LARGEST_BYTES:
-            raise UsageError(f"--compare {path}: larger than 256 MB, which no race is; check the path")
-        content = path.read_bytes()
+        with path.open("rb") as stream:
+            content = stream.read(LARGEST_BYTES + 1)
     except OSError as error:
         raise UsageError(f"--compare {path} cannot be read ({error.strerror or error}); check the path") from error
+    if len(content) > LARGEST_BYTES:
+        raise UsageError(f"--compare {path}: larger than 256 MB, which no race is; check the path")
     try:
         if b'"races"' in content:
             series = SavedSeries.model_validate_json(content)

@@ -12,15 +12,16 @@ and `trials`, `seed`, `cooldown`, `temperature`, `top_p`, `top_k`, `min_p` as on
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from dspark import yamlfile
 from dspark.decoding.request import Sampling
 from dspark.errors import UsageError
 from dspark.racing.arms import parse_all
 from dspark.racing.depth import parse_depths
 from dspark.racing.plan import DEMO, Choice, Plan
 from dspark.racing.prompts import Prompt, builtin, gather, read_file
+from dspark.yamlfile import Malformed
 
 LARGEST_BYTES = 2**20
 
@@ -118,32 +119,15 @@ def _plan(suite: Suite, folder: Path) -> Plan:
     )
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice: YAML itself would drop the first without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None:
-            raise UsageError(f"line {node.start_mark.line + 1}: {twice!r} stands twice; leave one of them")
-        return super().construct_mapping(node, deep=deep)
-
-
 def _load(path: Path) -> Any:
     try:
-        if path.is_file() and path.stat().st_size > LARGEST_BYTES:
-            raise UsageError("larger than 1 MB, which no suite is; check the path")
-        return yaml.load(path.read_bytes().decode("utf-8-sig"), _Loader)
+        return yamlfile.read(path, LARGEST_BYTES)
     except FileNotFoundError as error:
         raise UsageError("does not exist; check the path") from error
     except OSError as error:
         raise UsageError(f"cannot be read ({error.strerror or error}); check the path") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"not UTF-8 (byte {error.start}); save it as UTF-8") from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark else ""
-        raise UsageError(f"{where}not YAML ({getattr(error, 'problem', None) or 'too deep'}); correct it") from error
+    except Malformed as error:
+        raise UsageError(f"{error}; correct it") from error
 
 
 def _told(error: ValidationError) -> list[str]:

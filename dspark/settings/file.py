@@ -35,22 +35,16 @@ def read(file: Path) -> Mapping[str, Entry]:
 
     Raises:
         StorageError: it cannot be read.
-        UsageError: it is too large, no YAML, or no sections of keys.
+        UsageError: it is too large, no YAML, gives a key twice, or holds no sections of keys.
     """
-    content = _content(file)
-    if content is None:
-        return {}
     where = shelves.short(file)
     found: dict[str, Entry] = {}
-    for section, key, value, line in _rows(content, where):
+    for section, key, value, line in _rows(_document(file, where), where):
         setting = SETTINGS.get(key)
         if setting is None or setting.section != section:
             _LOG.warning("%s line %d: %s", where, line, _stray(section, key))
         elif "file" not in setting.sources:
             _LOG.warning("%s line %d: %s is not taken from a file: %s", where, line, setting.key, _instead(setting))
-        elif key in found:
-            first = found[key].line
-            raise UsageError(f"{where} line {line}: {setting.key} stands in line {first} already: leave one of them")
         else:
             found[key] = Entry(setting, value, line)
     return found
@@ -61,65 +55,36 @@ def nearest(word: str, words: list[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word, words, n=1)), None)
 
 
-def _content(file: Path) -> bytes | None:
+def _document(file: Path, where: str) -> Any:
+    from dspark import yamlfile
+
     try:
-        if not file.exists():
-            return None
-        if not file.is_file():
-            raise UsageError(f"{shelves.short(file)} is no file: settings are YAML in a file of that name")
-        with file.open("rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
+        return yamlfile.read(file, MOST_BYTES)
+    except FileNotFoundError:
+        return None
     except OSError as error:
-        raise StorageError(f"{shelves.short(file)} cannot be read ({error.strerror}): check its permissions") from error
-    if len(content) > MOST_BYTES:
-        raise UsageError(f"{shelves.short(file)} is larger than {MOST_BYTES // 1024} KiB: settings take a few lines")
-    return content
+        raise StorageError(
+            f"{where} cannot be read ({error.strerror}): check what it is and its permissions"
+        ) from error
+    except yamlfile.Malformed as error:
+        line = "" if error.line is None else f" line {error.line}"
+        raise UsageError(f"{where}{line}: {error.problem}; correct it") from error
 
 
-def _rows(content: bytes, where: str) -> Iterator[tuple[str, str, object, int]]:
+def _rows(document: Any, where: str) -> Iterator[tuple[str, str, object, int]]:
     """Section, key, value and line of everything that stands in a section."""
-    for section, keys, line in _pairs(content, where):
-        if section not in SECTIONS:
-            _LOG.warning("%s line %d: %s", where, line, _stray_section(section))
-            continue
-        if keys is None:
-            continue
-        if not isinstance(keys, list):
-            raise UsageError(f"{where} line {line}: {section} must hold keys, such as '  {_example(section)}'")
-        for key, value, key_line in keys:
-            yield section, key, value, key_line
-
-
-def _pairs(content: bytes, where: str) -> list[tuple[str, Any, int]]:
-    """The top of the document: a mapping becomes a list of (key, value, line), so that no repeated key gets lost."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        pass
-
-    def mapping(loader: Loader, node: yaml.MappingNode) -> list[tuple[str, Any, int]]:
-        return [
-            (
-                key.value if isinstance(key, yaml.ScalarNode) else "?",
-                loader.construct_object(value, deep=True),
-                key.start_mark.line + 1,
-            )
-            for key, value in node.value
-        ]
-
-    Loader.add_constructor("tag:yaml.org,2002:map", mapping)
-    try:
-        top = yaml.load(content, Loader)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
-        raise UsageError(f"{where}{line} is no YAML that settings can have ({problem}): correct it") from error
-    if top is None:
-        return []
-    if not isinstance(top, list) or not all(isinstance(pair, tuple) for pair in top):
+    if document is None:
+        return
+    if not isinstance(document, dict):
         raise UsageError(f"{where} must hold sections ({', '.join(SECTIONS)}) with keys in them")
-    return top
+    for section, keys in document.items():
+        line = document.lines[section]
+        if section not in SECTIONS:
+            _LOG.warning("%s line %d: %s", where, line, _stray_section(str(section)))
+        elif isinstance(keys, dict):
+            yield from ((section, str(key), value, keys.lines[key]) for key, value in keys.items())
+        elif keys is not None:
+            raise UsageError(f"{where} line {line}: {section} must hold keys, such as '  {_example(section)}'")
 
 
 def _stray(section: str, key: str) -> str:

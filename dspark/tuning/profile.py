@@ -297,16 +297,12 @@ def to_yaml(profile: Profile) -> str:
     return text
 
 
-def from_yaml(text: str) -> Profile:
-    """Parse and check a profile.
+def from_document(data: Any) -> Profile:
+    """The profile that a document holds.
 
     Raises:
         ProfileError: what is wrong with it, as the end of a sentence that begins with its name.
     """
-    try:
-        data = yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ProfileError(f"is not readable YAML ({_first_line(error)})") from error
     if data is None:
         raise ProfileError("is empty")
     if not isinstance(data, dict):
@@ -322,15 +318,6 @@ def from_yaml(text: str) -> Profile:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the top"
         raise ProfileError(f"has a wrong value at {where}: {first['msg'].lower()}") from error
-
-
-class _Loader(yaml.SafeLoader):
-    """The safe loader without anchors: a profile has no use for them, and a bomb is made of them."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            raise yaml.YAMLError("aliases are not allowed")
-        return super().compose_node(parent, index)
 
 
 class _Row(dict[Any, Any]):
@@ -368,7 +355,3 @@ def _readable(value: Any, name: str = "") -> Any:
 
 def _number(key: Any) -> Any:
     return int(key) if isinstance(key, str) and key.isdecimal() else key
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__

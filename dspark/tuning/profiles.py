@@ -1,6 +1,5 @@
 """Where profiles lie: an explicit path, the user's folder, and those shipped as priors. Written whole or not at all."""
 
-import errno
 import fcntl
 import tempfile
 from collections.abc import Iterator
@@ -9,11 +8,13 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from dspark import yamlfile
 from dspark.errors import ProfileError, StorageError, UsageError
 from dspark.hub import shelves
 from dspark.hub.storage import in_place_of
 from dspark.tuning.key import Key, file_name
-from dspark.tuning.profile import MOST_BYTES, Profile, from_yaml, to_yaml
+from dspark.tuning.profile import MOST_BYTES, Profile, from_document, to_yaml
+from dspark.yamlfile import Malformed
 
 NONE = "none"
 """The explicit path that stands for no profile at all."""
@@ -63,17 +64,11 @@ def read(path: Path) -> Profile:
         ProfileError: it cannot be used; the message begins with its path and says what to do.
     """
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise OSError(errno.EINVAL, "it is no regular file")
-        with path.open("rb") as stream:
-            raw = stream.read(MOST_BYTES + 1)
-        if len(raw) > MOST_BYTES:
-            raise ProfileError(f"is larger than {MOST_BYTES >> 10} KiB")
-        return from_yaml(raw.decode("utf-8"))
+        return from_document(yamlfile.read(path, MOST_BYTES))
+    except Malformed as error:
+        raise ProfileError(f"{path} is broken ({error}): run mlx-dspark calibrate to write it anew") from error
     except ProfileError as error:
         raise ProfileError(f"{path} {error}: run mlx-dspark calibrate to write it anew") from error
-    except UnicodeDecodeError as error:
-        raise ProfileError(f"{path} is not UTF-8: run mlx-dspark calibrate to write it anew") from error
     except OSError as error:
         raise ProfileError(f"{path} cannot be read ({error.strerror}): check what it is and its permissions") from error
 
@@ -140,8 +135,8 @@ def _shipped(key: Key) -> Profile | None:
     """One of the same target and drafter that came with the package."""
     for entry in files("dspark.profiles").iterdir():
         if entry.name.endswith(".yaml"):
-            with suppress(ProfileError, OSError, UnicodeDecodeError):
-                profile = from_yaml(entry.read_text("utf-8"))
+            with suppress(ProfileError, Malformed, OSError, UnicodeDecodeError):
+                profile = from_document(yamlfile.parse(entry.read_text("utf-8")))
                 if (profile.key.target, profile.key.drafter) == (key.target, key.drafter):
                     return profile
     return None

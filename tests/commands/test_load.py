@@ -54,7 +54,7 @@ def test_what_a_token_reads_and_keeps(load):
     rows_bytes = 6 * 2 * 2 * 8 * 4  # layers, keys and values, heads, width, float32
     assert report["context"]["kv_bytes_per_token"] == rows_bytes
     assert report["context"]["fitting_tokens"] == report["context"]["window_tokens"] == 256
-    assert report["context"]["asked_cache_bytes"] == 256 * rows_bytes
+    assert report["context"]["window_cache_bytes"] == 256 * rows_bytes
     assert report["pair"]["resident_bytes"] > report["bytes_per_token"] > 0
 
 
@@ -66,7 +66,7 @@ def test_a_table_for_people_on_a_pipe_under_c(folders):
         check=True,
     )
     said = done.stdout.decode("ascii")
-    assert "whole window of 256 fits" in " ".join(said.split())
+    assert "256 tokens take 196.6 kB; all of it fits" in " ".join(said.split())
     assert b"\x1b" not in done.stdout + done.stderr and b"load ..." in done.stderr
 
 

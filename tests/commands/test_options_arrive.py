@@ -228,7 +228,7 @@ def _(bench: Bench) -> None:
     _, out = bench.run(
         "load", "--model", bench.target, "--drafter", "none", "--no-warmup", "--json", "--context-window", 99
     )
-    assert json.loads(out)["context"]["asked_tokens"] == 99
+    assert json.loads(out)["context"]["window_tokens"] == 99
     assert bench.sent("--context-window", "4096")["context_window"] == 4096
 
 

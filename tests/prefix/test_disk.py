@@ -170,7 +170,7 @@ def test_the_bound_holds_and_what_was_not_used_for_longest_goes(home, folder):
 
 def test_leftovers_of_a_process_that_was_killed_are_swept_once_they_are_old(home, folder):
     folder.mkdir()
-    old, new = folder / "prefix-a.1.tmp", folder / "prefix-b.2.tmp"
+    old, new = folder / ".prefix-a.1.part", folder / ".prefix-b.2.part"
     for path in (old, new):
         path.write_text("half")
     os.utime(old, (time.time() - 7200,) * 2)
@@ -236,7 +236,7 @@ def test_a_full_disk_is_counted_and_said_and_answers_go_on(home, small_disk, cap
     assert last.tokens
     disk = engine.prefix_cache.report().disk
     assert disk.errors >= 1 and "No space" in disk.last_error
-    assert not list(small_disk.glob("*.tmp"))
+    assert not list(small_disk.glob(".*.part"))
     assert ask(engine, PROMPT).statistics.cached_tokens == len(PROMPT) - 1
 
 

@@ -1,6 +1,7 @@
 import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,8 @@ def race(
     """A saved race of `baseline` at 10 tok/s and `dspark` at 15, times `speed(arm, prompt)` and a lognormal noise."""
     draw = random.Random(seed)
     rates = {"baseline": 10.0, "dspark": 15.0}
+    arms = changes.pop("arms", [{"label": arm, "resolved": {}, "error": None} for arm in rates])
+    rates = {arm["label"]: rates[arm["label"]] for arm in arms}
     return SavedRace.model_validate(
         {
             "schema": 1,
@@ -41,7 +44,7 @@ def race(
             "stamp": {**MACHINE, **(stamp or {})},
             "pair": {"target": "toy", "dtype": "float16"},
             "settings": {"max_tokens": 20, "sampling": None},
-            "arms": [{"label": arm, "resolved": {}, "error": None} for arm in rates],
+            "arms": arms,
             "prompts": [{"class": "own", "depth": depth, "prompt": f"p{at}"} for at in range(prompts)],
             "summary": {"verdict": "identical"},
             "conditions": {"others_cpu": 0.0, "swapped_in_bytes": 0, **(conditions or {})},
@@ -106,6 +109,13 @@ def test_noise_of_a_tenth_fails_nothing(prompts: int) -> None:
 def test_a_loss_of_a_fifth_is_seen_through_noise_of_a_tenth_on_the_built_in_twelve() -> None:
     old, new = race(noise=0.1, seed=1, prompts=12), race(slower(0.8, "dspark"), noise=0.1, seed=2, prompts=12)
     assert outcomes(compare("", old, new, 0.95))["dspark", "ratio"] == "lost"
+
+
+def test_a_loss_of_a_tenth_is_seen_on_the_built_in_twelve() -> None:
+    for seed in range(4):
+        old = race(seed=2 * seed, prompts=12)
+        new = race(slower(0.9, "dspark"), seed=2 * seed + 1, prompts=12)
+        assert outcomes(compare("", old, new, 0.95))["dspark", "ratio"] == "lost"
 
 
 def test_one_prompt_that_got_slow_is_not_taken_for_all() -> None:
@@ -246,6 +256,48 @@ def test_another_file_is_a_usage_error(tmp_path, content: str, named: str) -> No
     with pytest.raises(UsageError, match=named) as caught:
         read_races(tmp_path / "race.json")
     assert "\n" not in str(caught.value)
+
+
+def _first_trial(document: dict[str, Any], **changes: Any) -> None:
+    document["trials"][0] |= changes
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [
+        (lambda race: _first_trial(race, total_s=float("nan")), "trials.0.total_s"),
+        (lambda race: _first_trial(race, total_s=float("inf")), "trials.0.total_s"),
+        (lambda race: _first_trial(race, total_s=1e-320), "trials.0.total_s"),
+        (lambda race: _first_trial(race, total_s=-1), "trials.0.total_s"),
+        (lambda race: _first_trial(race, arm="zebra"), "a trial belongs to no arm"),
+        (lambda race: _first_trial(race, prompt=10**30), "a trial belongs to no prompt"),
+        (lambda race: race["trials"].append(race["trials"][0]), "an answer stands there twice"),
+        (lambda race: race["arms"].append(race["arms"][1]), "two arms have the same label"),
+    ],
+)
+def test_a_result_that_cannot_have_been_is_refused_as_a_whole(tmp_path, spoil, named: str) -> None:
+    """B8 of results: a figure that arithmetic fails on must not pass, nor be left out without a word."""
+    spoilt = document(hold(trials=1))
+    spoilt = json.loads(dumped(spoilt))
+    spoil(spoilt)
+    path = tmp_path / "race.json"
+    for content in (spoilt, {"schema": 1, "races": [{"name": "a", "result": spoilt}]}):
+        path.write_text(json.dumps(content))
+        with pytest.raises(UsageError, match=named):
+            read_races(path)
+
+
+def test_races_of_the_same_name_are_refused(tmp_path) -> None:
+    entry = {"name": "a", "error": "boom"}
+    (tmp_path / "suite.json").write_text(json.dumps({"schema": 1, "races": [entry, entry]}))
+    with pytest.raises(UsageError, match="two races have the same name"):
+        read_races(tmp_path / "suite.json")
+
+
+def test_what_never_ends_is_not_read_to_its_end(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("dspark.racing.saved.LARGEST_BYTES", 1000)
+    with pytest.raises(UsageError, match="larger than"):
+        read_races(Path("/dev/zero"))
 
 
 def test_a_later_schema_and_a_missing_file_are_usage_errors(tmp_path) -> None:

@@ -13,7 +13,8 @@ from profiled import KEY, made
 from dspark.errors import ProfileError, StorageError, UsageError
 from dspark.tuning import profiles
 from dspark.tuning.key import file_name
-from dspark.tuning.profile import MOST_BYTES, from_yaml, to_yaml
+from dspark.tuning.profile import MOST_BYTES, from_document, to_yaml
+from dspark.yamlfile import parse
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +26,7 @@ def home(tmp_path, monkeypatch):
 @pytest.mark.parametrize("seed", range(10))
 def test_what_is_read_is_what_was_written(seed):
     profile = made(seed=seed, disturbances=["busy: öä"])
-    back = from_yaml(to_yaml(profile))
+    back = from_document(parse(to_yaml(profile)))
     assert back.key == profile.key and back.measured == profile.measured and back.acceptance == profile.acceptance
     assert back.derived.cap == profile.derived.cap and back.derived.reason == profile.derived.reason
     for ours, theirs in zip(profile.costs().verify, back.costs().verify, strict=True):
@@ -100,10 +101,12 @@ BROKEN = {
     "text for a number": (_with(a=("seconds: 50.0", "seconds: '50'")), "measured.seconds"),
     "of the future": (_with(a=("schema: 1", "schema: 9")), "newer mlx-dspark (schema 9"),
     "of no schema": (_with(a=("schema: 1", "schema: x")), "unknown schema 'x'"),
-    "python": ("schema: 1\nkey: !!python/object/apply:os.system ['touch /tmp/owned']\n", "not readable YAML"),
-    "bomb": ("a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nschema: 1\n", "aliases are not allowed"),
-    "nested": ("[" * 5000, "not readable YAML"),
+    "python": ("schema: 1\nkey: !!python/object/apply:os.system ['touch /tmp/owned']\n", "line 2: aliases and tags"),
+    "bomb": ("a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nschema: 1\n", "aliases and tags are not allowed"),
+    "nested": ("[" * 5000, "not YAML (too deep)"),
     "huge": ("#" * (MOST_BYTES + 1), "larger than"),
+    "a key twice": (to_yaml(made()) + "measured: {}\n", "'measured' stands in line"),
+    "a width twice": (_with(a=("verify_ms: {1: ", "verify_ms: {1: 1.0, 1: ")), "1 stands in line"),
     "no row 1": (_with(a=("verify_ms: {1: ", "verify_ms: {33: ")), "no entry for one row"),
 }
 

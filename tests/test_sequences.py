@@ -1,9 +1,9 @@
-"""What a slot can give to a prompt."""
+"""Where two sequences part."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dspark.prefix.slot import common_prefix
+from dspark.sequences import common_prefix
 
 RUNS = st.lists(st.integers(0, 2), max_size=40)
 
