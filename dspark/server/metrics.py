@@ -104,9 +104,7 @@ def _prefix_cache(lines: list[str], told: dict[str, Any]) -> None:
         _one(lines, f"prefix_cache_disk_{name}_total", "counter", "Files of conversations.", told["disk"][name])
 
 
-def _parts(
-    lines: list[str], name: str, label: str, text: str, parts: dict[str, Any], *, kind: str = "counter"
-) -> None:
+def _parts(lines: list[str], name: str, label: str, text: str, parts: dict[str, Any], *, kind: str = "counter") -> None:
     _head(lines, name, kind, text)
     lines += [f'{_PREFIX}_{name}{{{label}="{part}"}} {value}' for part, value in parts.items()]
 

@@ -64,7 +64,7 @@ def _nothing() -> None:
 class Worker:
     """Runs jobs on one thread, each to its end, in the order in which they came. All may be called from any thread.
 
-    `idle` is called on that thread about once in `idle_s` while there is nothing else to do, `leave` as it ends.
+    `idle` is called on that thread about once a second while there is nothing else to do, `leave` as it ends.
     `last_error` is what the latest job that failed had to say.
     """
 
@@ -75,14 +75,12 @@ class Worker:
         *,
         idle: Callable[[], object] = _nothing,
         leave: Callable[[], object] = _nothing,
-        idle_s: float = IDLE_SECONDS,
     ) -> None:
         self.waiting_limit = waiting_limit
         self.last_error: str | None = None
         self._limit_of_a_key = waiting_limit_of_a_key
         self._idle = idle
         self._leave = leave
-        self._idle_s = idle_s
         self._worked = threading.Event()
         self._changed = threading.Condition()
         self._waiting: deque[tuple[Job, str | None]] = deque()
@@ -187,7 +185,7 @@ class Worker:
         while True:
             with self._changed:
                 self._running = None
-                self._changed.wait_for(lambda: self._waiting or self._stopping, self._idle_s)
+                self._changed.wait_for(lambda: self._waiting or self._stopping, IDLE_SECONDS)
                 if self._stopping:
                     return None
                 if self._waiting:

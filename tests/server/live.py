@@ -112,6 +112,22 @@ def served(*, key: str | None = None, load: bool = True, **flags: Any):
         app.stop(finish_s=0.2)
 
 
+class Blocking:
+    """A job that holds the worker."""
+
+    def __init__(self):
+        self.release = threading.Event()
+
+    def run(self):
+        self.release.wait(20)
+
+    def fail(self, error):
+        pass
+
+    def cancel(self):
+        self.release.set()
+
+
 def in_threads(*calls):
     """Run calls at once, and give their results in order; the first error is raised."""
     results: list[Any] = [None] * len(calls)

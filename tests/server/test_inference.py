@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from live import GENERATION, body_for, events, in_threads, served, streamed_text, text_of
+from live import GENERATION, Blocking, body_for, events, in_threads, served, streamed_text, text_of
 
 PROMPT = "Tell me a thing"
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = GENERATION
@@ -213,24 +213,6 @@ def test_silence_is_filled_by_frames_that_clients_count(pair, own_home, monkeypa
             seen += list(frames)
     alive = [at for at, (name, data) in enumerate(seen) if data != "[DONE]" and kept_alive(name, data)]
     assert len(alive) >= 3 and max(alive) < len(seen) - 1
-
-
-class Blocking:
-    """A job that holds the worker."""
-
-    def __init__(self):
-        import threading
-
-        self.release = threading.Event()
-
-    def run(self):
-        self.release.wait(20)
-
-    def fail(self, error):
-        pass
-
-    def cancel(self):
-        self.release.set()
 
 
 def test_a_full_queue_is_told_with_a_time_to_come_back(pair, own_home):

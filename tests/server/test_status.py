@@ -4,8 +4,8 @@ import re
 import threading
 
 import pytest
-from live import GENERATION, body_for, events, served
-from wires import eventually
+from live import GENERATION, Blocking, body_for, events, served
+from wires import Wire, eventually, request_bytes
 
 from dspark.doctor import Report
 from dspark.machine.arithmetic import Arithmetic
@@ -61,6 +61,20 @@ def test_metrics_add_up_with_what_the_answers_said(pair, own_home):
         assert prefix["hits"] + prefix["partials"] + prefix["misses"] == 5
         assert prefix["reused_tokens"] == told["tokens"]["cached"] == sum(one["cached_tokens"] for one in answers)
         assert prefix["reused_tokens"] + prefix["read_tokens"] == told["tokens"]["prompt"]
+
+
+def test_who_leaves_before_his_turn_is_counted_too(pair, own_home):
+    """J6: everyone who was accepted is in one of the counters."""
+    with served(model=pair[0], drafter="none", warmup=False) as live:
+        gate = Blocking()
+        live.app.worker.submit(gate)
+        with Wire(live.app.http.port) as wire:
+            wire.send(request_bytes("POST", COMPLETIONS, b'{"prompt": "abc"}'))
+            assert eventually(lambda: live.app.worker.waiting == 1)
+        assert eventually(lambda: live.get("/metrics")["requests"]["withdrawn"] == 1)
+        gate.release.set()
+        live.post(COMPLETIONS, {"prompt": "abc", "max_tokens": 1})
+        assert live.get("/metrics")["requests"] == {"completed": 1, "cancelled": 0, "failed": 0, "withdrawn": 1}
 
 
 @pytest.mark.parametrize(
