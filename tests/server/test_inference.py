@@ -270,6 +270,7 @@ def test_nobody_overtakes_whatever_the_length_of_his_prompt(live):
     """The policy of the queue: a long prompt holds up a short one behind it, and no later one holds up either."""
     gate, order = Blocking(), []
     live.app.worker.submit(gate)
+    assert eventually(lambda: live.app.worker.busy)
     asked = {"long": "x" * 300, "short": "abc", "later and long": "y" * 300, "last": "b"}
 
     def ask(at, name):
