@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
+
+from dspark.commands.options import takes
+from dspark.settings import SETTINGS, Settings, api_key
 
 if TYPE_CHECKING:
     from dspark.engine import LoadOptions
@@ -19,25 +22,40 @@ DECODED_TOKENS = 24
 PROMPT = "Describe a walk along the coast in autumn, from the harbour to the lighthouse and back."
 
 
+@takes("api_key", "api_key_file")
 def machine(
-    as_json: bool = typer.Option(False, "--json", help="Print JSON, and nothing else on stdout."),
-    model: str | None = typer.Option(
-        None, "--model", help="Add a model's roofline: a folder, org/name or id that is on disk. Nothing is fetched."
-    ),
-    depth: int | None = typer.Option(
-        None, "--depth", min=0, help="Tokens of context to give a ceiling for, beside none and a full window."
-    ),
-    kv_bits: int | None = typer.Option(None, "--kv-bits", help="Count keys and values quantized to 4 or 8 bits."),
-    measure: bool = typer.Option(
-        False, "--measure", help="Load the model too and time plain decoding of a short answer against its ceiling."
-    ),
-    plot: str | None = typer.Option(
-        None, "--plot", metavar="FILE", help="Draw the roofline into a .png, .svg or .pdf file, or - for the terminal."
-    ),
-) -> None:
+    settings: Settings,
+    as_json: Annotated[bool, Option("--json", help="Print JSON, and nothing else on stdout.")] = False,
+    model: Annotated[
+        str | None,
+        Option(help="Add a model's roofline: a folder, org/name or id that is on disk. Nothing is fetched."),
+    ] = None,
+    depth: Annotated[
+        int | None, Option(min=0, help="Tokens of context to give a ceiling for, beside none and a full window.")
+    ] = None,
+    kv_bits: Annotated[int | None, Option(help="Count keys and values quantized to 4 or 8 bits.")] = None,
+    measure: Annotated[
+        bool, Option("--measure", help="Load the model too and time plain decoding of a short answer.")
+    ] = False,
+    plot: Annotated[
+        str | None,
+        Option(metavar="FILE", help="Draw the roofline into a .png, .svg or .pdf file, or - for the terminal."),
+    ] = None,
+    url: Annotated[
+        str | None,
+        Option(metavar="URL", help="Watch the server that runs there instead; where stdout is no terminal, look once."),
+    ] = None,
+) -> int:
     """Describe this machine and measure its memory bandwidth, which bounds how fast a model can decode.
 
-    Example: mlx-dspark machine --model demo --plot -
+    With --url: what a running server does, every second anew until Ctrl-C. Acceptance by place in the draft, speed
+    against the ceiling, memory, and what is remembered of prompts.
+
+    Examples:
+
+        mlx-dspark machine --model demo --plot -
+
+        mlx-dspark machine --url http://127.0.0.1:8080
     """
     from dspark.commands.plotting import TERMINAL, check_target
     from dspark.commands.rendering import print_json
@@ -46,6 +64,13 @@ def machine(
 
     about_a_model = {"--depth": depth, "--kv-bits": kv_bits, "--measure": measure or None, "--plot": plot}
     named = [flag for flag, given in about_a_model.items() if given is not None]
+    if url is not None:
+        if named or model is not None:
+            raise UsageError(f"{'--model' if model else named[0]} is about this machine: leave it or --url out")
+        return _watch(url, api_key(settings), as_json=as_json)
+    for name in ("api_key", "api_key_file"):
+        if settings.origin(name) == "flag":
+            raise UsageError(f"{SETTINGS[name].flag} belongs to a running server: add --url")
     if model is None and named:
         raise UsageError(f"{named[0]} is about a model: add --model, for one --model demo")
     if kv_bits not in (None, 4, 8):
@@ -63,6 +88,25 @@ def machine(
         _show(found, model, bound)
     if plot is not None and bound is not None and folder is not None and model is not None:
         _draw(bound, model, folder, plot)
+    return 0
+
+
+def _watch(url: str, key: str | None, *, as_json: bool) -> int:
+    """Show a running server; on a terminal again and again, until Ctrl-C."""
+    from dspark.client import Client
+    from dspark.commands import server_view
+    from dspark.commands.rendering import draws, print_json, stdout_console
+
+    console = stdout_console()
+    with Client(url, key) as server:
+        if as_json:
+            print_json(server.seen(server_view.ROUNDS))
+        elif not draws(console):
+            server_view.show(server.seen(server_view.ROUNDS), console)
+        else:
+            with contextlib.suppress(KeyboardInterrupt):
+                server_view.watch(server, console)
+    return 0
 
 
 def _show(found: Capability, model: str | None, bound: Roofline | None) -> None:

@@ -77,11 +77,11 @@ def _conditions(found: Conditions) -> Iterator[Row]:
 
 def _traffic(found: Roofline) -> Iterator[Row]:
     traffic = found.traffic
-    parts = [f"output head {_size(traffic.head_bytes)}"]
+    parts = [f"output head {size(traffic.head_bytes)}"]
     if traffic.expert_bytes:
-        parts.append(f"chosen experts {_size(traffic.expert_bytes)}")
+        parts.append(f"chosen experts {size(traffic.expert_bytes)}")
     of = {"checkpoint": "", "loaded": "", "config": ", by its config alone"}[traffic.source]
-    yield "weights", f"{_size(traffic.weight_bytes)} read per token, of {_size(traffic.parameter_bytes)}{of}"
+    yield "weights", f"{size(traffic.weight_bytes)} read per token, of {size(traffic.parameter_bytes)}{of}"
     yield "", f"with {', '.join(parts)}; scales of quantized layers counted, the embedding table not"
     for layers in traffic.caches:
         yield "cache", _cache(layers)
@@ -91,8 +91,8 @@ def _cache(layers: CacheLayers) -> str:
     plural = "layer" if layers.layers == 1 else "layers"
     text = f"{layers.layers} {plural} of {KINDS[layers.kind]}, "
     if layers.kind == "recurrent":
-        return f"{text}{_size(layers.state_bytes)} whatever the depth"
-    text += f"{_size(layers.row_bytes)} for each token"
+        return f"{text}{size(layers.state_bytes)} whatever the depth"
+    text += f"{size(layers.row_bytes)} for each token"
     return text if layers.window_tokens is None else f"{text} of the newest {layers.window_tokens:,}"
 
 
@@ -112,7 +112,7 @@ def _ceilings(found: Roofline) -> Iterator[Row]:
 
 def _ceiling(found: Ceiling, where: str | None) -> str:
     place = f"depth {found.depth:,}" + (f" ({where})" if where else "")
-    return f"{found.tokens_per_s:.3g} tokens/s at {place}, {_size(found.bytes_per_token)} a token"
+    return f"{found.tokens_per_s:.3g} tokens/s at {place}, {size(found.bytes_per_token)} a token"
 
 
 def _cores(chip: Chip) -> str:
@@ -131,8 +131,11 @@ def _gib(size: int | None) -> str:
     return "unknown" if size is None else f"{size / GIB:.1f} GiB"
 
 
-def _size(size: int) -> str:
+def size(amount: int | None) -> str:
+    """Bytes in a unit that suits them."""
+    if amount is None:
+        return "unknown"
     for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)):
-        if size >= 10**power:
-            return f"{size / 10**power:.3g} {unit}"
-    return f"{size} bytes"
+        if amount >= 10**power:
+            return f"{amount / 10**power:.3g} {unit}"
+    return f"{amount} bytes"

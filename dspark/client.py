@@ -80,6 +80,14 @@ class Client:
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
 
+    def seen(self, rounds: int) -> dict[str, Any]:
+        """What it tells of itself now: `/health`, `/metrics` and the latest `rounds` of `/rounds`, by these names."""
+        return {
+            "health": self._ask("GET", "/health", broken=(503,)),
+            "metrics": self._ask("GET", "/metrics", headers={"Accept": "application/json"}),
+            "rounds": self._ask("GET", f"/rounds?limit={rounds}"),
+        }
+
     def model(self) -> dict[str, Any]:
         """The model that answers there, as `/v1/models` lists it.
 

@@ -6,6 +6,52 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 READY = {"status": "ok", "model": "org/m", "mode": "dspark", "max_draft": "auto", "warnings": ["hot"]}
 
+METRICS = {
+    "uptime_seconds": 60.0,
+    "requests": {"completed": 4, "cancelled": 1, "failed": 0, "withdrawn": 0},
+    "tokens": {"prompt": 900, "cached": 700, "completion": 80, "drafted": 60, "accepted": 40},
+    "queue": {"waiting": 2, "running": 1, "limit": 64},
+    "memory": {"active_bytes": 1_500_000_000, "cache_bytes": 20_000_000, "peak_bytes": 2_000_000_000},
+    "system": {"total_bytes": 16_000_000_000, "available_bytes": 5_000_000_000, "pressure": "normal"},
+    "roofline": {"decode_tokens_per_sec": 30.0, "ceiling_tokens_per_sec": 40.0, "roofline_ratio": 0.75},
+    "memory_guard": {
+        "state": "on",
+        "pressure": "normal",
+        "binds": "the machine's free memory",
+        "room_bytes": 4_500_000_000,
+        "shed_bytes": 0,
+        "refused": 3,
+        "shortened": 0,
+    },
+    "prefix_cache": {
+        "mode": "trim",
+        "reason": None,
+        "slots": 2,
+        "slot_limit": 8,
+        "bytes": 30_000_000,
+        "limit_bytes": 2_000_000_000,
+        "hits": 3,
+        "partials": 1,
+        "misses": 1,
+        "reused_tokens": 700,
+        "read_tokens": 200,
+        "last": {"outcome": "partial", "prompt_tokens": 300, "shared_tokens": 120, "cached_tokens": 100},
+        "disk": None,
+    },
+}
+ROUNDS = {
+    "rounds": [
+        {"i": 0, "committed": 1, "ms": 900.0},
+        {"i": 1, "committed": 3, "ms": 100.0},
+        {"i": 2, "committed": 1, "ms": 100.0},
+    ],
+    "positions": [
+        {"position": 0, "offered": 20, "accepted": 15, "rate": 0.75},
+        {"position": 1, "offered": 15, "accepted": 3, "rate": 0.2},
+    ],
+    "accepted_histogram": {"0": 5, "1": 12, "2": 3},
+}
+
 FIGURES = {"completion_tokens": 3, "decode_tokens_per_sec": 10.0, "accept_len": None}
 RACE = (
     {"type": "start"},
@@ -59,6 +105,10 @@ class ContractServer:
         self.asked.append((handler.path, body))
         if handler.path != "/health" and self.key and handler.headers.get("Authorization") != f"Bearer {self.key}":
             return self._send(handler, 401, _error("Invalid API key", "authentication_error"))
+        if handler.path == "/metrics":
+            return self._send(handler, 200, METRICS)
+        if handler.path.startswith("/rounds"):
+            return self._send(handler, 200, ROUNDS)
         if handler.path == "/v1/models":
             return self._send(handler, 200, {"data": self.models})
         if handler.path == "/admin/race":

@@ -12,7 +12,7 @@ from dspark.server.conversation import Prompt
 from dspark.server.dialects.reply import Frame, Reply
 from dspark.server.figures import Run
 from dspark.server.generation import Generation, Heard
-from dspark.server.hardware import Hardware, swap_used_bytes
+from dspark.server.hardware import Hardware
 from dspark.server.order import Order
 from dspark.server.parts import Content, Ending, Part, Reason
 from dspark.server.serving import Serving
@@ -46,7 +46,6 @@ class Answering:
         around: Around,
         *,
         arrived: float,
-        cold: bool,
     ) -> None:
         self.over = False
         self._order = order
@@ -55,9 +54,7 @@ class Answering:
         self._generation = generation
         self._around = around
         self._arrived = arrived
-        self._cold = cold
         self._choices = [_Choice(order, serving, prompts[at // order.n]) for at in range(order.choices)]
-        self._swap_before = swap_used_bytes()
 
     def frames(self, gone: Callable[[], bool]) -> Iterator[Frame]:
         """All frames of a stream, keep-alives among them. It ends early once `gone`.
@@ -93,7 +90,7 @@ class Answering:
     def _on(self, heard: Heard) -> Iterator[Frame]:
         choice, event = self._choices[heard.choice], heard.event
         if isinstance(event, RoundCommitted):
-            choice.rounds.append(event)
+            choice.cap = max(event.cap, choice.cap or 0)
             choice.first_at = choice.first_at or heard.at
             if event.logprobs:
                 yield from self._reply.feed(figures.scores(self._serving.tokenizer, event.logprobs), heard.choice)
@@ -115,15 +112,11 @@ class Answering:
         bound = self._around.hardware.roofline(serving.traffic, context)
         run = Run(
             mode=serving.speculation.mode,
-            cap=max((each.cap for each in choice.rounds), default=None),
+            cap=choice.cap,
             ttft_seconds=None if choice.first_at is None else choice.first_at - self._arrived,
             total_seconds=at - self._arrived,
             ceiling_tokens_per_second=bound.given.tokens_per_s if bound and bound.given else None,
-            decay_ratio=figures.decay_ratio(choice.rounds[1:]),
-            swap_delta_bytes=self._swapped(),
-            cold=self._cold,
         )
-        self._cold = False
         block = figures.figures(told, run)
         self._around.telemetry.last_context_tokens = context
         shown = ("decode_tokens_per_sec", "ceiling_tokens_per_sec", "roofline_ratio")
@@ -133,11 +126,6 @@ class Answering:
             "stop_sequence" if stopped is not None else reason, figures.usage(told, run, thought), block, stopped
         )
 
-    def _swapped(self) -> int | None:
-        """How much more lies in swap than before. Less is no growth, and some other program's doing."""
-        before, now = self._swap_before, swap_used_bytes()
-        return None if before is None or now is None or now < before else now - before
-
 
 class _Choice:
     """One answer as it grows."""
@@ -145,7 +133,7 @@ class _Choice:
     def __init__(self, order: Order, serving: Serving, prompt: Prompt) -> None:
         self.prompt = prompt
         self.splitter = serving.conversation.splitter(order, prompt)
-        self.rounds: list[RoundCommitted] = []
+        self.cap: int | None = None
         self.first_at: float | None = None
 
 

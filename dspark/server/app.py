@@ -26,6 +26,8 @@ from dspark.settings import Settings
 
 FINISH_SECONDS = 10.0
 WORKER_SECONDS = 5.0
+# To write to disk what is not there yet, which a second signal cuts short.
+LEAVING_SECONDS = 30.0
 SUB_KEYS = "api-keys.json"
 
 
@@ -37,7 +39,7 @@ class App:
 
     def __init__(self, http: HttpServer, settings: Settings, key: str | None = None, *, measuring: bool = True) -> None:
         self.http = http
-        self.worker = Worker()
+        self.worker = Worker(idle=lambda: self.loads.settle(), leave=lambda: self.loads.let_go())
         self.telemetry = Telemetry()
         self._watchdog = Watchdog(self.telemetry)
         self.hardware = Hardware(measuring=measuring)
@@ -57,11 +59,14 @@ class App:
         return self.loads.begin(Wish.of(self._settings), NO_WISHES)
 
     def stop(self, finish_s: float = FINISH_SECONDS) -> bool:
-        """Let requests finish for `finish_s`, cut the rest at a round border; whether all ended in an orderly way."""
+        """Let requests finish for `finish_s`, cut the rest at a round border, and write to disk what is to be kept.
+
+        Returns whether all ended in an orderly way.
+        """
         self._watchdog.stop()
         self.loads.cancel()
         ended = self.http.stop(finish_s, self.worker.cancel_all)
-        return self.worker.stop(WORKER_SECONDS) and ended
+        return self.worker.stop(WORKER_SECONDS, LEAVING_SECONDS) and ended
 
     def _table(self, keepalive_s: float) -> Router:
         generation, server = self._settings.generation, self._settings.server

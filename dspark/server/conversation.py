@@ -1,6 +1,7 @@
 """From an order to the tokens of its prompt, through the chat template of the model that answers."""
 
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from dspark.server.folding import fold
 from dspark.server.markup import Markup
 from dspark.server.order import EFFORTS, NO_WISHES, Effort, Order, Thinking, Tool
 from dspark.server.splitting import Splitter
-from dspark.server.template import Template, Traits
+from dspark.server.template import Template, Traits, Turn
 from dspark.server.toolcalls import ToolFormat
 
 if TYPE_CHECKING:
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 # Families that go on to invent the result of a call unless they are stopped where it would begin.
 _RESULT_MARKERS = {"gemma4": "<|tool_response>", "function_gemma": "<start_function_response>"}
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """`text` is `render(turns)`."""
+
+    turns: list[Turn]
+    render: Callable[[Sequence[Mapping[str, Any]]], str]
+    text: str
 
 
 @dataclass(frozen=True)
@@ -90,15 +100,27 @@ class Conversation:
         if not order.messages:
             raise BadRequest("there is no message to answer; give at least one with text", "messages")
         thinking = order.thinking.over(self._defaults)
-        text = self._text(order, thinking)
+        text = self._rendered(order, thinking).text
         opens = self._opens(text)
         if opens and thinking.enabled is False:
             text, opens = f"{text.rstrip()}\n\n{self._tokenizer.think_end}\n\n", False
-        ids = self._tokenizer.encode(text, add_special_tokens=not self._has_template)
+        ids = self._encode(text)
         if not ids:
             raise PromptError("the prompt is empty after tokenization; give it some text")
         marker = _RESULT_MARKERS.get(self.tool_format.family) if order.offered else None
         return [Prompt(tuple(ids), text, opens, (*order.stop, marker) if marker else order.stop)]
+
+    def boundaries(self, order: Order, prompt: Prompt) -> tuple[int, ...]:
+        """How many first tokens of `prompt` later prompts are likely to share, see `dspark.prefix.boundaries`.
+
+        `prompt` is what `prompts` made of the same order.
+        """
+        if prompt.raw:
+            return ()
+        from dspark.prefix.boundaries import boundaries
+
+        found = self._rendered(order, order.thinking.over(self._defaults))
+        return boundaries(found.turns, found.render, self._encode, prompt.ids)
 
     def count_tokens(self, order: Order) -> int:
         """How long the prompt of the same request would be. Raises as `prompts`."""
@@ -128,11 +150,14 @@ class Conversation:
         text = prompt if isinstance(prompt, str) else str(self._tokenizer.decode(list(ids)))
         return Prompt(ids, text, stop=order.stop, raw=True)
 
-    def _text(self, order: Order, thinking: Thinking) -> str:
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=not self._has_template))
+
+    def _rendered(self, order: Order, thinking: Thinking) -> Rendered:
         tools = order.offered
         if not self._has_template:
             turns = fold(order.messages, Traits(), tools)
-            return "\n\n".join(turn["content"] for turn in turns)
+            return Rendered(turns, _joined, _joined(turns))
         self._template.check(order.template_kwargs)
         said = {**order.template_kwargs, **self._thinking(thinking)}
         native = [tool.as_function() for tool in tools] if self.tools_native else []
@@ -140,12 +165,18 @@ class Conversation:
         traits = self._template.traits
         if not self.tools_native:
             traits = replace(traits, calls=None)  # one way to write calls, and not the template's
+
+        def render(turns: Sequence[Mapping[str, Any]]) -> str:
+            return self._template.render(turns, native, **said)
+
         try:
-            return self._template.render(fold(order.messages, traits, described), native, **said)
+            turns = fold(order.messages, traits, described)
+            return Rendered(turns, render, render(turns))
         except Exception as error:  # templates are programs, and refuse in many ways
             _log.info("the chat template refuses the conversation as it is, and gets it folded: %s", error)
         try:
-            return self._template.render(fold(order.messages, Traits(), described), native, **said)
+            turns = fold(order.messages, Traits(), described)
+            return Rendered(turns, render, render(turns))
         except Exception as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise PromptError(f"the chat template cannot render this conversation: {lines[0]}") from error
@@ -170,6 +201,10 @@ class Conversation:
     @property
     def _has_template(self) -> bool:
         return bool(self._tokenizer.has_chat_template)
+
+
+def _joined(turns: Sequence[Mapping[str, Any]]) -> str:
+    return "\n\n".join(turn["content"] for turn in turns)
 
 
 def nearest(effort: Effort, known: tuple[Effort, ...]) -> Effort:

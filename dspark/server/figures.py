@@ -6,13 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dspark.decoding.events import RoundCommitted, Statistics, TokenLogprob
+from dspark.decoding.events import Statistics, TokenLogprob
 from dspark.server.parts import Scores, TokenScore, Usage
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
-
-MIN_DECAY_ROUNDS = 16
 
 
 @dataclass(frozen=True)
@@ -20,8 +18,7 @@ class Run:
     """What the decoder's statistics do not hold: how it ran, and the machine around it.
 
     `ttft_seconds` and `total_seconds` are counted from the arrival of the request. `ceiling_tokens_per_second` is what
-    plain decoding can reach at this depth with the machine's measured bandwidth, `cold` marks the first answer after a
-    load without warm-up.
+    plain decoding can reach at this depth with the machine's measured bandwidth.
     """
 
     mode: str
@@ -29,9 +26,6 @@ class Run:
     ttft_seconds: float | None = None
     total_seconds: float | None = None
     ceiling_tokens_per_second: float | None = None
-    decay_ratio: float | None = None
-    swap_delta_bytes: int | None = None
-    cold: bool | None = None
 
 
 def usage(told: Statistics, run: Run, reasoning_tokens: int) -> Usage:
@@ -71,19 +65,10 @@ def figures(told: Statistics, run: Run) -> dict[str, Any]:
         "prefill_tokens_per_sec": told.prefill_tokens_per_second,
         "ceiling_tokens_per_sec": run.ceiling_tokens_per_second,
         "roofline_ratio": None if rate is None else _ratio(rate, run.ceiling_tokens_per_second),
-        "decay_ratio": run.decay_ratio,
-        "swap_delta_bytes": run.swap_delta_bytes,
-        "cold": run.cold,
+        "decay_ratio": told.decay_ratio,
+        "swap_delta_bytes": told.swap_delta_bytes,
+        "cold": told.cold,
     }
-
-
-def decay_ratio(rounds: Sequence[RoundCommitted]) -> float | None:
-    """The rate of the later half of the rounds over that of the earlier; None for too few to tell."""
-    if len(rounds) < MIN_DECAY_ROUNDS:
-        return None
-    half = len(rounds) // 2
-    early, late = _rate(rounds[:half]), _rate(rounds[-half:])
-    return None if early is None or late is None else _ratio(late, early)
 
 
 def reasoning_tokens(tokenizer: "TokenizerWrapper", tokens: Sequence[int], characters: int) -> int:
@@ -112,10 +97,6 @@ def _score(tokenizer: "TokenizerWrapper", token: int, logprob: float, top: tuple
     if name.startswith("\u2581") and not text.startswith(" "):  # a blank that decoding drops at the start of a text
         text = f" {text}"
     return TokenScore(text, None if "\ufffd" in text else text.encode(), logprob, top)
-
-
-def _rate(rounds: Sequence[RoundCommitted]) -> float | None:
-    return _ratio(sum(len(each.tokens) for each in rounds), sum(each.elapsed_ms for each in rounds))
 
 
 def _ratio(amount: float, over: float | None) -> float | None:

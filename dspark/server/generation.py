@@ -82,10 +82,16 @@ class Generation:
     def run(self) -> None:
         for choice, request in enumerate(self._requests):
             if self._ended():
+                self.withdrawn(choice)
                 self.fail(EngineStopped("the request was called off"))
                 return
             self._decode(choice, replace(request, cancelled=self._ended))
         self._events.put(None)
+
+    def withdrawn(self, begun: int = 0) -> None:
+        """Count what was called off before it began: all answers but the first `begun`."""
+        for _ in self._requests[begun:]:
+            self._telemetry.count("withdrawn", None)
 
     def _decode(self, choice: int, request: Request) -> None:
         with (

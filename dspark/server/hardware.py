@@ -82,13 +82,3 @@ class Hardware:
         arithmetic = found.arithmetic.tflop_s if found.arithmetic else None
         decoded = None if depth is None or rate is None else (depth, rate)
         return roofline(traffic, found.bandwidth.ceiling_gb_s, arithmetic, depth=depth, decoded=decoded)
-
-
-def swap_used_bytes() -> int | None:
-    """In microseconds, so that it can be read around every request."""
-    import psutil
-
-    try:
-        return int(psutil.swap_memory().used)
-    except (psutil.Error, OSError, RuntimeError):
-        return None

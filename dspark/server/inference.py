@@ -46,7 +46,6 @@ class Inference:
         self._loads = loads
         self._around = around
         self._defaults = defaults
-        self._answered: Serving | None = None
 
     def routes(self) -> list[Route]:
         """Their part of the table."""
@@ -82,7 +81,11 @@ class Inference:
         order: Order = dialect.parse(request.body)
         serving = self._loads.ready()
         prompts = serving.conversation.prompts(order)
-        requests = [self._request(order, serving, prompts[at // order.n], at % order.n) for at in range(order.choices)]
+        boundaries = serving.conversation.boundaries(order, prompts[0]) if serving.wants_boundaries else ()
+        requests = [
+            self._request(order, serving, prompts[at // order.n], at % order.n, boundaries)
+            for at in range(order.choices)
+        ]
         telemetry = self._around.telemetry
         mode = serving.speculation.mode
         generation = Generation(serving.engine, requests, telemetry, id_=request.id, mode=mode, gone=request.gone)
@@ -90,8 +93,7 @@ class Inference:
         context = Context(uuid.uuid4().hex, int(time.time()), serving.name, total, request.id)
         reply = dialect.Reply(order, context)
         self._worker.submit(generation, _key_of(request))
-        cold, self._answered = not serving.warm and self._answered is not serving, serving
-        answering = Answering(order, prompts, serving, reply, generation, self._around, arrived=arrived, cold=cold)
+        answering = Answering(order, prompts, serving, reply, generation, self._around, arrived=arrived)
         if not order.stream:
             return self._whole(answering, reply, request, generation)
         # What is refused as it is taken up is better refused by a status than in a stream.
@@ -99,17 +101,23 @@ class Inference:
         if generation.refusal is not None:
             raise generation.refusal
         frames = (sse.frame(data, event) for event, data in answering.stream(request.gone, request.id))
-        return EventStream(Frames(frames, lambda: self._worker.withdraw(generation)))
+        return EventStream(Frames(frames, lambda: self._leave(generation)))
 
     def _whole(self, answering: Answering, reply: Any, request: HttpRequest, generation: Generation) -> Response:
         try:
             for _ in answering.frames(request.gone):
                 pass
         finally:
-            self._worker.withdraw(generation)
+            self._leave(generation)
         return Response.json(reply.whole()) if answering.over else Response(CLIENT_CLOSED)
 
-    def _request(self, order: Order, serving: Serving, prompt: Prompt, number: int) -> Request:
+    def _leave(self, generation: Generation) -> None:
+        if self._worker.withdraw(generation):
+            generation.withdrawn()
+
+    def _request(
+        self, order: Order, serving: Serving, prompt: Prompt, number: int, boundaries: tuple[int, ...]
+    ) -> Request:
         """What the decoder is asked for answer `number` to a prompt."""
         limit = order.max_tokens or self._defaults.max_tokens
         thinking = order.thinking.over(serving.thinking)
@@ -124,6 +132,7 @@ class Inference:
             speculation=serving.asked,
             sampling=sampling,
             constraint=constraint_of(order, thinking, opens_thinking=prompt.opens_thinking, raw=prompt.raw),
+            boundaries=boundaries,
         )
 
 

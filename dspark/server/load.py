@@ -19,7 +19,6 @@ from dspark.server.wishes import Wish
 if TYPE_CHECKING:
     from dspark.engine import Engine
     from dspark.hub.plan import Part
-    from dspark.targets.footprint import Footprint
 
 Phase = Literal["downloading", "loading", "calibrating", "warming_up"]
 _RATE_SECONDS = 10.0
@@ -139,12 +138,7 @@ class Load:
         self._check()
         conversation = Conversation(engine.tokenizer, thinking)
         probe(conversation)
-        window = min(wish.context_window or loaded.context_window, loaded.context_window)
-        warnings = [
-            *loaded.notes,
-            *conversation.notes,
-            *self._of_window(wish, loaded.context_window, engine.footprint()),
-        ]
+        warnings = [*loaded.notes, *conversation.notes]
         warm = False
         if wish.warmup:
             self.phase = "warming_up"
@@ -159,7 +153,7 @@ class Load:
             conversation=conversation,
             asked=asked,
             speculation=speculation,
-            window=window,
+            window=loaded.context_window,
             wishes=own_wishes(Path(loaded.target)),
             traffic=engine.traffic(),
             costs=costs,
@@ -185,20 +179,6 @@ class Load:
             mx.clear_cache()
             mx.reset_peak_memory()
         return True
-
-    def _of_window(self, wish: Wish, own: int, footprint: "Footprint") -> list[str]:
-        window, warnings = min(wish.context_window or own, own), []
-        if wish.context_window > own:
-            warnings.append(f"the model was made for {own} tokens of context, so {wish.context_window} are not offered")
-        free = self._hardware.memory().available_bytes
-        fitting = window if free is None else footprint.cache.longest(free, window)
-        if fitting < window:
-            need = footprint.cache.at(window) / 1e9
-            warnings.append(
-                f"a context of {window} tokens takes {need:.1f} GB and only {fitting} tokens fit into what is free: "
-                f"set context_window to {max(fitting, 1)} or less"
-            )
-        return warnings
 
     def _room_beside(self, before: Serving, parts: "tuple[Part, ...]") -> bool:
         """Whether both pairs fit into memory, as far as that can be known."""

@@ -134,6 +134,17 @@ class Loads:
             else:
                 self._error = " ".join(str(error).split()) or type(error).__name__
 
+    def settle(self) -> None:
+        """Write to disk a piece of what was read and is not there yet. For the worker's thread alone."""
+        prefix = self._serving.engine.prefix_cache if self._serving is not None else None
+        if prefix is not None:
+            prefix.settle()
+
+    def let_go(self) -> None:
+        """Write all of it, and free the model for good. For the worker's thread alone."""
+        if self._serving is not None:
+            self._serving.engine.unload()
+
     def status(self) -> dict[str, Any]:
         """As `GET /admin/status` has it."""
         load, serving = self._load, self._serving

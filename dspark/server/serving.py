@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Serving:
-    """`engine` is for the worker's thread alone.
+    """`engine` is for the worker's thread alone, but for what it reports of memory and of its prefix cache.
 
     `window` bounds prompt and answer together, in tokens. `wishes` are what the model's own files say of sampling.
     `asked` is how to speculate as a request to the engine says it, `speculation` what that comes to. `profile` is the
@@ -62,6 +62,11 @@ class Serving:
     warm: bool
     thinking: Thinking
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def wants_boundaries(self) -> bool:
+        """Whether the prefix cache makes use of `Request.boundaries`."""
+        return self.engine.prefix_cache is not None and self.engine.prefix_cache.wants_boundaries
 
     def card(self, max_output_tokens: int) -> ModelCard:
         """As it is listed."""

@@ -101,7 +101,7 @@ class Status:
             "cpu_split": None,
             "drafter_window": loaded.drafter_window,
             "warmup": serving.warm,
-            "memory_guard": None,
+            "memory_guard": serving.wish.memory_guard,
             "max_output_tokens": min(self._max_output_tokens, serving.window - 1),
             "supports_reasoning_effort": template.effort is not None,
             "thinking_default": template.thinks_unasked if thinking.enabled is None else thinking.enabled,
@@ -116,7 +116,7 @@ class Status:
         return []
 
     def _metrics(self, request: HttpRequest) -> Response:
-        told = metrics.snapshot(self._telemetry, self._worker, self._hardware)
+        told = metrics.snapshot(self._telemetry, self._worker, self._hardware, self._loads.serving)
         form = request.query.get("format")
         if form not in (None, "", "json", "prometheus"):
             raise ValidationFailed("query -> format: Input should be 'json' or 'prometheus'", "format")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator, Iterator
 class Frames:
     """`frames`, with `ended` called once on every way out. (A generator that never began runs no `finally`.)"""
 
-    def __init__(self, frames: Generator[bytes], ended: Callable[[], None]) -> None:
+    def __init__(self, frames: Generator[bytes], ended: Callable[[], object]) -> None:
         self._frames = frames
-        self._ended: Callable[[], None] | None = ended
+        self._ended: Callable[[], object] | None = ended
 
     def __iter__(self) -> Iterator[bytes]:
         return self

@@ -16,8 +16,9 @@ from dspark.decoding.slow import slow_round_seconds
 ROUNDS_KEPT = 4096
 EVENTS_KEPT = 512  # that one reader may be behind by
 
-Outcome = Literal["completed", "cancelled", "failed"]
-OUTCOMES: tuple[Outcome, ...] = ("completed", "cancelled", "failed")
+# Withdrawn is what was called off before it began.
+Outcome = Literal["completed", "cancelled", "failed", "withdrawn"]
+OUTCOMES: tuple[Outcome, ...] = ("completed", "cancelled", "failed", "withdrawn")
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,6 @@ class Watched:
         done = self._finished
         outcome: Outcome = "failed" if done is None else "cancelled" if done.reason == "cancelled" else "completed"
         self._telemetry.count(outcome, done.statistics if done else None)
-        self._telemetry.allocator = allocator()
 
     def _end_prefill(self) -> None:
         self._prefilling = False

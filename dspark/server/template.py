@@ -57,7 +57,7 @@ class Template:
     def __init__(self, tokenizer: "TokenizerWrapper") -> None:
         self._tokenizer = tokenizer
 
-    def render(self, turns: Sequence[Turn], tools: Sequence[dict[str, Any]] = (), **said: Any) -> str:
+    def render(self, turns: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]] = (), **said: Any) -> str:
         """The prompt as text, up to where the answer begins. Raises whatever the template raises."""
         text = self._tokenizer.apply_chat_template(
             list(turns), tools=list(tools) or None, tokenize=False, add_generation_prompt=True, **said

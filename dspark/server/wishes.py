@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Cap = int | Literal["auto"]
 LoadMode = Literal["auto", "baseline", "lookup", "dspark", "dflash"]
 # What a later version will do; a request for it now is refused by name.
-NOT_YET = ("small_m", "multirow_attn", "sdpa_split", "cpu_split", "memory_guard")
+NOT_YET = ("small_m", "multirow_attn", "sdpa_split", "cpu_split")
 
 
 def _number_or_word(value: Any) -> str | None:
@@ -92,6 +92,7 @@ class Wish:
     lookup_drafts: bool | None
     confidence_threshold: float | None
     context_window: int
+    memory_guard: bool
     prefix: PrefixOptions
 
     @classmethod
@@ -113,6 +114,7 @@ class Wish:
             lookup_drafts=speculation.lookup_drafts,
             confidence_threshold=speculation.confidence_threshold,
             context_window=settings.memory.context_window,
+            memory_guard=settings.memory.memory_guard,
             prefix=PrefixOptions.of(settings.cache),
         )
 
@@ -145,6 +147,8 @@ class Wish:
             drafter_bits=self.drafter_bits,
             drafter_window=self.drafter_window,
             profile=self.profile,
+            context_window=self.context_window,
+            memory_guard=self.memory_guard,
             prefix=self.prefix,
         )
 

@@ -11,6 +11,8 @@ from dspark.errors import DSparkError, EngineStopped, Overloaded, TooManyWaiting
 
 WAITING_LIMIT = 64
 WAITING_LIMIT_OF_A_KEY = 16
+# So long nobody asks for anything before it does what can wait: an agent's next turn often comes at once.
+IDLE_SECONDS = 1.0
 
 _logger = logging.getLogger(__name__)
 
@@ -55,18 +57,31 @@ class Task:
         return finished
 
 
-class Worker:
-    """Runs jobs on one thread. Everything here may be called from any other.
+def _nothing() -> None:
+    """Nothing is to be done."""
 
+
+class Worker:
+    """Runs jobs on one thread, each to its end, in the order in which they came. All may be called from any thread.
+
+    `idle` is called on that thread about once a second while there is nothing else to do, `leave` as it ends.
     `last_error` is what the latest job that failed had to say.
     """
 
     def __init__(
-        self, waiting_limit: int = WAITING_LIMIT, waiting_limit_of_a_key: int = WAITING_LIMIT_OF_A_KEY
+        self,
+        waiting_limit: int = WAITING_LIMIT,
+        waiting_limit_of_a_key: int = WAITING_LIMIT_OF_A_KEY,
+        *,
+        idle: Callable[[], object] = _nothing,
+        leave: Callable[[], object] = _nothing,
     ) -> None:
         self.waiting_limit = waiting_limit
         self.last_error: str | None = None
         self._limit_of_a_key = waiting_limit_of_a_key
+        self._idle = idle
+        self._leave = leave
+        self._worked = threading.Event()
         self._changed = threading.Condition()
         self._waiting: deque[tuple[Job, str | None]] = deque()
         self._running: Job | None = None
@@ -113,11 +128,14 @@ class Worker:
             self._waiting.append((job, key))
             self._changed.notify_all()
 
-    def withdraw(self, job: Job) -> None:
-        """Take a job out of the queue, or cancel it where it is under way."""
+    def withdraw(self, job: Job) -> bool:
+        """Take a job out of the queue, or cancel it where it is under way; whether it was still waiting."""
         with self._changed:
+            before = len(self._waiting)
             self._waiting = deque(entry for entry in self._waiting if entry[0] is not job)
+            waited = len(self._waiting) < before
         job.cancel()
+        return waited
 
     def cancel_all(self) -> None:
         """End what is under way at its next border, and everything that waits."""
@@ -130,15 +148,17 @@ class Worker:
         for job in waiting:
             job.fail(EngineStopped("the server ends; ask again when it is back"))
 
-    def stop(self, timeout_s: float) -> bool:
-        """Cancel everything and end the thread; whether it ended in time."""
+    def stop(self, timeout_s: float, leaving_s: float = 0.0) -> bool:
+        """Cancel everything and end the thread; whether it ended in time, `leaving_s` for what it does as it leaves."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         self.cancel_all()
         if self._thread.ident is None:
             return True
-        self._thread.join(timeout_s)
+        if not self._worked.wait(timeout_s):
+            return False
+        self._thread.join(timeout_s + leaving_s)
         return not self._thread.is_alive()
 
     def _make_sure_of_room(self, key: str | None) -> None:
@@ -157,16 +177,31 @@ class Worker:
             _logger.critical("the thread dspark-worker died, start the server again", exc_info=error)
         finally:
             self._dismiss()
+            self._worked.set()
+            self._in_peace(self._leave)
             _let_go_of_mlx()
 
     def _next(self) -> Job | None:
-        with self._changed:
-            self._running = None
-            self._changed.wait_for(lambda: self._waiting or self._stopping)
-            if self._stopping:
-                return None
-            self._running, _ = self._waiting.popleft()
-            return self._running
+        while True:
+            with self._changed:
+                self._running = None
+                self._changed.wait_for(lambda: self._waiting or self._stopping, IDLE_SECONDS)
+                if self._stopping:
+                    return None
+                if self._waiting:
+                    self._running, _ = self._waiting.popleft()
+                    return self._running
+            if not self._in_peace(self._idle):
+                self._idle = _nothing  # it would fail again
+
+    def _in_peace(self, call: Callable[[], object]) -> bool:
+        """Do what nobody waits for; whether it went well."""
+        try:
+            call()
+        except Exception as error:
+            _logger.error("what is done between requests failed", exc_info=error)
+            return False
+        return True
 
     def _work(self, job: Job) -> None:
         try:

@@ -467,6 +467,11 @@ def _(bench: Bench) -> None:
     assert bench.health("--no-warmup")["warmup"] is False
 
 
+@proves("serve", option="--memory-guard")
+def _(bench: Bench) -> None:
+    assert bench.asked("serve").memory_guard is True and bench.asked("serve", "--no-memory-guard").memory_guard is False
+
+
 @proves("serve", option="--no-model")
 def _(bench: Bench) -> None:
     assert bench.health("--no-model")["status"] == "no_model"
@@ -613,6 +618,16 @@ def _ceilings(bench: Bench, *flags: str) -> Any:
 @proves("machine", option="--model")
 def _(bench: Bench) -> None:
     assert _ceilings(bench)["name"] == bench.target
+
+
+@proves("machine", option="--url")
+@proves("machine", option="--api-key")
+@proves("machine", option="--api-key-file")
+def _(bench: Bench) -> None:
+    (bench.folder / "key").write_text("sesame\n")
+    with ContractServer(key="sesame") as server:
+        for flags, code in (((), 2), (("--api-key", "sesame"), 0), (("--api-key-file", bench.folder / "key"), 0)):
+            assert bench.run("machine", "--url", server.url, *flags)[0] == code
 
 
 @proves("machine", option="--depth")

@@ -56,6 +56,12 @@ class Live:
         assert response.status_code == 200, response.text
         return response.json()
 
+    def get_text(self, path: str) -> str:
+        """The text of a route that answers well."""
+        response = self.http.get(path)
+        assert response.status_code == 200, response.text
+        return response.text
+
     def post(self, path: str, body: dict[str, Any] | None = None, status: int = 200, **options: Any) -> Any:
         """The JSON of an answer with that status."""
         response = self.http.post(path, json=body, **options)
@@ -104,6 +110,22 @@ def served(*, key: str | None = None, load: bool = True, **flags: Any):
     finally:
         live.http.close()
         app.stop(finish_s=0.2)
+
+
+class Blocking:
+    """A job that holds the worker."""
+
+    def __init__(self):
+        self.release = threading.Event()
+
+    def run(self):
+        self.release.wait(20)
+
+    def fail(self, error):
+        pass
+
+    def cancel(self):
+        self.release.set()
 
 
 def in_threads(*calls):

@@ -3,8 +3,8 @@
 import pytest
 from chatting import THINK, chat_tokenizer
 
-from dspark.decoding.events import RoundCommitted, Statistics, TokenLogprob
-from dspark.server.figures import Run, decay_ratio, figures, reasoning_tokens, scores, usage
+from dspark.decoding.events import Statistics, TokenLogprob
+from dspark.server.figures import Run, figures, reasoning_tokens, scores, usage
 
 FIELDS = {
     "prompt_tokens": 100,
@@ -23,8 +23,11 @@ FIELDS = {
     "emitted": 20,
     "offered_at": (10,),
     "accepted_at": (10,),
+    "decay_ratio": 0.9,
+    "swap_delta_bytes": 4096,
+    "cold": False,
 }
-RUN = Run("dspark", 4, ttft_seconds=0.6, total_seconds=2.7, ceiling_tokens_per_second=5.0, cold=False)
+RUN = Run("dspark", 4, ttft_seconds=0.6, total_seconds=2.7, ceiling_tokens_per_second=5.0)
 
 
 def told(**changed):
@@ -51,8 +54,8 @@ def test_the_block():
         "prefill_tokens_per_sec": 80.0,
         "ceiling_tokens_per_sec": 5.0,
         "roofline_ratio": 2.0,
-        "decay_ratio": None,
-        "swap_delta_bytes": None,
+        "decay_ratio": 0.9,
+        "swap_delta_bytes": 4096,
         "cold": False,
     }
     assert "lookup_rounds" not in figures(told(lookup_rounds=0), RUN)
@@ -72,18 +75,6 @@ def test_usage_counts_uncached_tokens_alone():
     assert (used.prompt_tokens, used.cached_tokens, used.completion_tokens, used.reasoning_tokens) == (100, 60, 20, 3)
     assert (used.prompt_tokens_per_second, used.generation_tokens_per_second) == (80.0, 10.0)
     assert (used.ttft_seconds, used.total_seconds) == (0.6, 2.7)
-
-
-def test_decay_needs_rounds_enough():
-    def rounds(count, slower):
-        return [
-            RoundCommitted(i, "plain", 0, 0, (1,), 0, 10.0 * (slower if i >= count // 2 else 1), 0)
-            for i in range(count)
-        ]
-
-    assert decay_ratio(rounds(20, 2)) == pytest.approx(0.5)
-    assert decay_ratio(rounds(15, 2)) is None
-    assert decay_ratio([]) is None
 
 
 @pytest.mark.parametrize(("characters", "count"), [(0, 0), (1, 1), (8, 2), (17, 11), (18, 12), (99, 12)])

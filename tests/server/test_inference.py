@@ -4,7 +4,8 @@ import json
 import time
 
 import pytest
-from live import GENERATION, body_for, events, in_threads, served, streamed_text, text_of
+from live import GENERATION, Blocking, body_for, events, in_threads, served, streamed_text, text_of
+from wires import eventually
 
 PROMPT = "Tell me a thing"
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = GENERATION
@@ -215,24 +216,6 @@ def test_silence_is_filled_by_frames_that_clients_count(pair, own_home, monkeypa
     assert len(alive) >= 3 and max(alive) < len(seen) - 1
 
 
-class Blocking:
-    """A job that holds the worker."""
-
-    def __init__(self):
-        import threading
-
-        self.release = threading.Event()
-
-    def run(self):
-        self.release.wait(20)
-
-    def fail(self, error):
-        pass
-
-    def cancel(self):
-        self.release.set()
-
-
 def test_a_full_queue_is_told_with_a_time_to_come_back(pair, own_home):
     with served(model=pair[0], drafter="none") as live:
         gate = Blocking()
@@ -281,3 +264,27 @@ def test_first_token_and_total_are_counted_from_the_arrival(pair, own_home):
     used = answer["usage"]
     assert 0.25 < used["time_to_first_token"] <= used["total_time"]
     assert answer["x_mlx_dspark"]["prefill_seconds"] < used["time_to_first_token"]
+
+
+def test_nobody_overtakes_whatever_the_length_of_his_prompt(live):
+    """The policy of the queue: a long prompt holds up a short one behind it, and no later one holds up either."""
+    gate, order = Blocking(), []
+    live.app.worker.submit(gate)
+    assert eventually(lambda: live.app.worker.busy)
+    asked = {"long": "x" * 300, "short": "abc", "later and long": "y" * 300, "last": "b"}
+
+    def ask(at, name):
+        assert eventually(lambda: live.app.worker.waiting == at)
+        live.post(
+            COMPLETIONS, {"prompt": asked[name], "max_tokens": 2}, headers={"x-request-id": name.replace(" ", "-")}
+        )
+
+    def let_go():
+        assert eventually(lambda: live.app.worker.waiting == len(asked))
+        gate.release.set()
+
+    in_threads(*(lambda at=at, name=name: ask(at, name) for at, name in enumerate(asked)), let_go)
+    for one in live.get("/rounds?limit=32")["rounds"]:
+        if one["req"] not in order:
+            order.append(one["req"])
+    assert order[-4:] == [name.replace(" ", "-") for name in asked]

@@ -190,19 +190,21 @@ def test_a_window_beyond_the_models_is_not_offered_and_said_so(running, other):
     running.post("/admin/load?wait=true", {"model": other, "context_window": 10**6, **PLAIN})
     health = running.get("/health")
     assert health["context_window"] == 2048
-    assert any("made for 2048 tokens" in warning for warning in health["warnings"])
+    assert any("2048 tokens are in force" in warning for warning in health["warnings"])
 
 
 def test_a_window_that_does_not_fit_is_warned_of_with_one_that_does(running, other, monkeypatch):
-    """K2."""
-    from dataclasses import replace
+    """K2: once, and of the window that it was loaded with."""
+    from dspark.machine.ceilings import Ceiling
+    from dspark.memory.guard import MemoryGuard
 
-    memory = running.app.hardware.memory()
-    monkeypatch.setattr(running.app.hardware, "memory", lambda: replace(memory, available_bytes=400_000))
-    monkeypatch.setattr(Load, "_room_beside", lambda *_: True)
+    narrow = Ceiling("its free memory", "close other programs", 10**9, 3_500_000, 0)
+    monkeypatch.setattr(MemoryGuard, "ceilings", lambda guard: (narrow,))
     running.post("/admin/load?wait=true", {"model": other, **PLAIN})
-    (warning,) = [one for one in running.get("/health")["warnings"] if "set context_window to" in one]
-    assert int(warning.split("set context_window to ")[1].split()[0]) < 2048
+    (warning,) = [one for one in running.get("/health")["warnings"] if "context" in one]
+    assert "a full context of 2048 tokens takes" in warning and "set --context-window 1024" in warning
+    running.post("/admin/load?wait=true", {"model": other, "context_window": 1024, **PLAIN})
+    assert not [one for one in running.get("/health")["warnings"] if "context" in one]
 
 
 def test_an_unload_frees_the_model_and_says_how_much_came_back(running):

@@ -4,8 +4,8 @@ import re
 import threading
 
 import pytest
-from live import GENERATION, body_for, events, served
-from wires import eventually
+from live import GENERATION, Blocking, body_for, events, served
+from wires import Wire, eventually, request_bytes
 
 from dspark.doctor import Report
 from dspark.machine.arithmetic import Arithmetic
@@ -14,7 +14,7 @@ from dspark.machine.capability import Capability
 from dspark.machine.watch import Conditions
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = GENERATION
-NOT_YET = ("small_m", "multirow_attn", "sdpa_split", "cpu_split", "memory_guard")
+NOT_YET = ("small_m", "multirow_attn", "sdpa_split", "cpu_split")
 
 
 def test_health_has_every_field_of_the_contract_and_guesses_none(live):
@@ -31,7 +31,7 @@ def test_health_has_every_field_of_the_contract_and_guesses_none(live):
     }
     assert (health["context_window"], health["max_output_tokens"]) == (2048, 2047)
     assert (health["lookup_drafts"], health["confidence_threshold"], health["warmup"]) == (True, 0.0, True)
-    assert [health[name] for name in NOT_YET] == [None] * len(NOT_YET)
+    assert [health[name] for name in NOT_YET] == [None] * len(NOT_YET) and health["memory_guard"] is True
     assert health["supports_reasoning_effort"] is False and isinstance(health["warnings"], list)
 
 
@@ -45,10 +45,10 @@ def test_metrics_add_up_with_what_the_answers_said(pair, own_home):
     with served(model=pair[0], drafter=pair[1], mode="dspark", max_draft=3) as live:
         answers = [live.post(COMPLETIONS, {"prompt": "abc", "max_tokens": n})["x_mlx_dspark"] for n in (1, 7, 30)]
         answers.append(live.post(MESSAGES, body_for(MESSAGES, "hi", max_tokens=9))["x_mlx_dspark"])
-        live.stream(CHAT, body_for(CHAT, "hi", max_tokens=9))
-        answers.append(answers[-1])  # the same question
+        frames = live.stream(CHAT, body_for(CHAT, "hi", max_tokens=9))
+        answers += [data["x_mlx_dspark"] for _, data in frames if "x_mlx_dspark" in data]
         told, rounds = live.get("/metrics"), live.get("/rounds?limit=4096")
-        assert told["requests"] == {"completed": 5, "cancelled": 0, "failed": 0}
+        assert told["requests"] == {"completed": 5, "cancelled": 0, "failed": 0, "withdrawn": 0}
         for kind, field in (("prompt", "prompt_tokens"), ("completion", "completion_tokens")):
             assert told["tokens"][kind] == sum(one[field] for one in answers)
         assert told["target_forwards"] == sum(one["target_forwards"] for one in answers)
@@ -57,7 +57,24 @@ def test_metrics_add_up_with_what_the_answers_said(pair, own_home):
         first = [one for one in rounds["rounds"] if one["i"] == 0]
         assert sum(told["rounds"].values()) == len(rounds["rounds"]) - len(first) and len(first) == 5
         assert told["memory"]["active_bytes"] > 0 and told["queue"] == {"waiting": 0, "running": 0, "limit": 64}
-        assert told["memory_guard"] is None and told["prefix_cache"] is None
+        prefix = told["prefix_cache"]
+        assert prefix["hits"] + prefix["partials"] + prefix["misses"] == 5
+        assert prefix["reused_tokens"] == told["tokens"]["cached"] == sum(one["cached_tokens"] for one in answers)
+        assert prefix["reused_tokens"] + prefix["read_tokens"] == told["tokens"]["prompt"]
+
+
+def test_who_leaves_before_his_turn_is_counted_too(pair, own_home):
+    """J6: everyone who was accepted is in one of the counters."""
+    with served(model=pair[0], drafter="none", warmup=False) as live:
+        gate = Blocking()
+        live.app.worker.submit(gate)
+        with Wire(live.app.http.port) as wire:
+            wire.send(request_bytes("POST", COMPLETIONS, b'{"prompt": "abc"}'))
+            assert eventually(lambda: live.app.worker.waiting == 1)
+        assert eventually(lambda: live.get("/metrics")["requests"]["withdrawn"] == 1)
+        gate.release.set()
+        live.post(COMPLETIONS, {"prompt": "abc", "max_tokens": 1})
+        assert live.get("/metrics")["requests"] == {"completed": 1, "cancelled": 0, "failed": 0, "withdrawn": 1}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +88,46 @@ def test_metrics_in_the_text_format(live, ask):
     lines = response.text.splitlines()
     assert lines and all(line.startswith("# ") or sample.fullmatch(line) for line in lines)
     value = next(float(line.split()[-1]) for line in lines if line.startswith('mlx_dspark_tokens_total{kind="comp'))
-    assert value == live.get("/metrics")["tokens"]["completion"]
+    told = live.get("/metrics")
+    assert value == told["tokens"]["completion"]
+    prefix, guard = told["prefix_cache"], told["memory_guard"]
+    for sample in (
+        f'prefix_cache_lookups_total{{outcome="hit"}} {prefix["hits"]}',
+        f'prefix_cache_lookups_total{{outcome="miss"}} {prefix["misses"]}',
+        f"prefix_cache_bytes {prefix['bytes']}",
+        f"prefix_cache_last_shared_tokens {prefix['last']['shared_tokens']}",
+        f"memory_guard_refused_total {guard['refused']}",
+        f'memory_guard{{state="on"}} {int(guard["state"] == "on")}',
+    ):
+        assert f"mlx_dspark_{sample}" in lines
+
+
+def test_metrics_without_a_model_have_neither_cache_nor_guard(own_home):
+    with served(load=False) as live:
+        told = live.get("/metrics")
+        assert told["prefix_cache"] is None and told["memory_guard"] is None and told["memory"] is None
+        assert "prefix_cache" not in live.get_text("/metrics?format=prometheus")
+
+
+def test_where_a_turn_parted_from_what_was_kept_is_told(live):
+    """C15, C18: why was this turn slow."""
+    kept = "The same beginning of a conversation, "
+    live.post(COMPLETIONS, {"prompt": f"{kept}one and so on", "max_tokens": 2})
+    answer = live.post(COMPLETIONS, {"prompt": f"{kept}two", "max_tokens": 2})["x_mlx_dspark"]
+    last = live.get("/metrics")["prefix_cache"]["last"]
+    assert last["prompt_tokens"] == answer["prompt_tokens"] and last["cached_tokens"] == answer["cached_tokens"] > 0
+    assert last["shared_tokens"] == answer["prompt_tokens"] - 3
+
+
+def test_the_guard_can_be_switched_off_and_stays_off(pair, own_home):
+    """K5: visible, for a load and for all."""
+    with served(model=pair[0], drafter="none", memory_guard=False, warmup=False) as live:
+        assert live.get("/health")["memory_guard"] is False
+        assert live.get("/metrics")["memory_guard"]["state"] == "off"
+        live.post("/admin/load?wait=true", {"model": pair[0], "drafter": "none"})
+        assert live.get("/health")["memory_guard"] is False
+        live.post("/admin/load?wait=true", {"model": pair[0], "drafter": "none", "memory_guard": True})
+        assert live.get("/health")["memory_guard"] is True
 
 
 def test_an_unknown_format_is_refused(live):
@@ -205,13 +261,18 @@ def test_memory_pressure_is_among_the_warnings(live, monkeypatch):
 
 
 def test_what_the_system_does_not_tell_is_null(live, monkeypatch):
-    """K8, N9."""
+    """K8, N9: and the guard says that it does not know."""
     from dspark.machine.facts import Memory
+    from dspark.machine.platform import Unknown
 
     monkeypatch.setattr(live.app.hardware, "memory", Memory)
-    assert set(live.get("/metrics")["system"].values()) == {None}
+    monkeypatch.setattr(live.app.loads.serving.engine._guard, "_here", Unknown())
+    told = live.get("/metrics")
+    assert set(told["system"].values()) == {None}
+    guard = told["memory_guard"]
+    assert (guard["state"], guard["pressure"], guard["binds"], guard["room_bytes"]) == ("unknown", None, None, None)
     assert live.get("/health")["status"] == "ok"
-    monkeypatch.setattr("dspark.server.answering.swap_used_bytes", lambda: None)
+    assert 'mlx_dspark_memory_guard{state="unknown"} 1' in live.get_text("/metrics?format=prometheus")
     assert live.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1})["x_mlx_dspark"]["swap_delta_bytes"] is None
 
 

@@ -96,7 +96,7 @@ def test_counters_add_up_over_generations():
     with pytest.raises(ZeroDivisionError), telemetry.watched("r", "dspark", 10):
         raise ZeroDivisionError
     counted = telemetry.counters()
-    assert counted["requests"] == {"completed": 1, "cancelled": 1, "failed": 1}
+    assert counted["requests"] == {"completed": 1, "cancelled": 1, "failed": 1, "withdrawn": 0}
     assert counted["tokens"] == {"prompt": 20, "cached": 0, "completion": 8, "drafted": 6, "accepted": 4}
     assert counted["rounds"] == {"drafter": 2, "lookup": 0, "plain": 2}
 

@@ -134,3 +134,46 @@ def test_a_stop_ends_what_runs_and_fails_what_waits(worker, busy):
     assert isinstance(waits.error, EngineStopped) and busy.error is None
     with pytest.raises(EngineStopped):
         worker.submit(Gate())
+
+
+def test_what_can_wait_is_done_while_nobody_asks_and_once_more_at_the_end(monkeypatch):
+    monkeypatch.setattr("dspark.server.worker.IDLE_SECONDS", 0.01)
+    log = []
+    worker = Worker(idle=lambda: log.append("idle"), leave=lambda: log.append(threading.current_thread().name))
+    worker.start()
+    assert eventually(lambda: log.count("idle") >= 2)
+    assert worker.stop(5, 5) and log[-1] == "dspark-worker"
+    assert log.count("dspark-worker") == 1
+
+
+def test_what_fails_while_nobody_asks_is_not_tried_again_and_harms_nobody(monkeypatch, caplog):
+    monkeypatch.setattr("dspark.server.worker.IDLE_SECONDS", 0.01)
+    tried = []
+
+    def failing():
+        tried.append(1)
+        raise ZeroDivisionError
+
+    worker = Worker(idle=failing, leave=failing)
+    worker.start()
+    assert eventually(lambda: tried)
+    after = Task(lambda: None)
+    worker.submit(after)
+    assert after.wait(5) and worker.alive
+    assert worker.stop(5) and len(tried) == 2
+    assert "between requests failed" in caplog.text
+
+
+def test_a_stop_waits_longer_for_what_is_done_at_the_end_than_for_a_job():
+    go = threading.Event()
+    worker = Worker(leave=lambda: go.wait(5))
+    worker.start()
+    assert not worker.stop(0.2)
+    go.set()
+    assert worker.stop(0.2, 5)
+
+
+def test_a_withdrawal_tells_whether_the_job_was_waiting(worker, busy):
+    waits = Gate()
+    worker.submit(waits)
+    assert worker.withdraw(waits) and not worker.withdraw(waits) and not worker.withdraw(busy)
