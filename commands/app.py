@@ -19,6 +19,7 @@ from dspark.commands.calibrate import calibrate
 from dspark.commands.config import show_settings
 from dspark.commands.doctor import doctor
 from dspark.commands.entry import main
+from dspark.commands.keys import keys
 from dspark.commands.launch import launch
 from dspark.commands.load import load
 from dspark.commands.machine import machine
@@ -45,6 +46,7 @@ app.command()(load)
 app.command()(calibrate)
 app.command()(serve)
 app.command()(launch)
+app.command()(keys)
 app.command()(doctor)
 app.command()(machine)
 

@@ -21,6 +21,8 @@ from typing import Literal
 from dspark.errors import CheckpointError, StorageError, UsageError
 from dspark.hub import checkpoint
 
+_LONGEST_NAME_BYTES = 240  # with what the layouts put around it, as long as a folder's name may be
+
 ShelfKind = Literal["extra", "own", "hugging face", "lm studio"]
 
 
@@ -148,6 +150,8 @@ def _places(shelf: Path, name: str) -> list[Path]:
     """Folders of a shelf that may hold the model, best first: its own, or its repository in the Hugging Face layout."""
     parts = name.split("/")
     if len(parts) > 2 or any(not part or part.startswith(".") for part in parts):
+        return []
+    if len(name.encode(errors="surrogateescape")) > _LONGEST_NAME_BYTES:
         return []
     if len(parts) == 2:
         organisation, base = parts

@@ -18,7 +18,7 @@ from dspark.settings import Settings
 
 PLACEHOLDER_KEY = "YOUR_KEY"
 NO_MODEL = "the-loaded-model"
-_SWITCHES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
+_SWITCHES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 class Admin:

@@ -3,7 +3,6 @@
 from functools import cache
 
 from dspark.doctor import Address
-from dspark.hub import shelves
 from dspark.server import schema, sse
 from dspark.server.admin import Admin
 from dspark.server.answering import Around
@@ -28,7 +27,6 @@ FINISH_SECONDS = 10.0
 WORKER_SECONDS = 5.0
 # To write to disk what is not there yet, which a second signal cuts short.
 LEAVING_SECONDS = 30.0
-SUB_KEYS = "api-keys.json"
 
 
 class App:
@@ -105,7 +103,7 @@ class App:
                 loopback=self.http.loopback, cors_origins=server.cors_origins, server_aliases=server.server_aliases
             ),
             key=self._key,
-            sub_keys=SubKeys(shelves.home() / SUB_KEYS) if self._key else None,
+            sub_keys=SubKeys.at_home() if self._key else None,
             open_inference=server.allow_unauthenticated_inference,
         )
         return Router(routes, guard)

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from dspark.errors import StorageError, UsageError
+from dspark.hub import shelves
 from dspark.hub.storage import in_place_of, refused
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HOME = "MLX_DSPARK_HOME"
+_FILE = "api-keys.json"
 
 _logger = logging.getLogger("dspark.server")
 
@@ -47,6 +49,11 @@ class SubKeys:
         self._seen: tuple[int, int, int] | None = None
         self._digests: dict[str, str] = {}
         self._read()
+
+    @classmethod
+    def at_home(cls) -> "SubKeys":
+        """Those that every server of this user takes."""
+        return cls(shelves.home() / _FILE)
 
     def create(self, name: str) -> str:
         """A new key called `name`, the only time that it is shown.

@@ -12,6 +12,8 @@ from dspark.errors import BadRequest
 from dspark.hub import registry, shelves
 from dspark.server.origins import is_loopback
 
+_LONGEST_PART_BYTES = 255  # what file systems take
+
 
 def check_name(name: str, field: str, client: str) -> None:
     """Refuse a `name` given by `client`, an address, that a request may not ask for.
@@ -20,6 +22,8 @@ def check_name(name: str, field: str, client: str) -> None:
         BadRequest: `field` says what it may be.
     """
     if any(ord(character) < 32 or ord(character) == 127 for character in name):
+        raise _refusal(field)
+    if any(len(part.encode()) > _LONGEST_PART_BYTES for part in name.split("/")):
         raise _refusal(field)
     if name.startswith("/"):
         _check_path(Path(name), field, client)

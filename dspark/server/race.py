@@ -55,7 +55,7 @@ class RaceBody(Wire):
 
     prompt: str = Field(min_length=1)
     arms: list[ArmField] = Field(min_length=1, max_length=MAX_ARMS)
-    max_tokens: Count = DEFAULT_TOKENS
+    max_tokens: Count | None = Field(None, description=f"default: {DEFAULT_TOKENS}")
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Race:
     def _run(self) -> Iterator[Told]:
         engine = self._serving.engine
         prompt = engine.encode_chat(self._body.prompt)
-        budget = answer_tokens(len(prompt), self._serving.window, self._body.max_tokens)
+        budget = answer_tokens(len(prompt), self._serving.window, self._body.max_tokens or DEFAULT_TOKENS)
         entrants = self._entrants()
         yield {
             "type": "start",

@@ -1,6 +1,7 @@
 """`GET /openapi.json`, made of the types that validate the bodies."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -17,13 +18,14 @@ _EVENTS = "text/event-stream"
 
 
 class Described(NamedTuple):
-    """What there is to say of a route."""
+    """What there is to say of a route; `broken` where it can tell of a server that is."""
 
     summary: str
     body: type[BaseModel] | None = None
     streams: bool = False
     status: int = 200
-    query: tuple[tuple[str, str], ...] = ()
+    query: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    broken: bool = False
 
 
 DESCRIBED: Mapping[tuple[str, str], Described] = {
@@ -36,15 +38,17 @@ DESCRIBED: Mapping[tuple[str, str], Described] = {
     ("POST", "/responses"): Described("OpenAI responses, stateless", responses.Body, streams=True),
     ("GET", "/models"): Described("The loaded model"),
     ("GET", "/models/{id}"): Described("The loaded model by its id"),
-    ("GET", "/health"): Described("Whether the server works, and with what"),
-    ("GET", "/metrics"): Described("Counters and gauges", query=(("format", "string"),)),
+    ("GET", "/health"): Described("Whether the server works, and with what", broken=True),
+    ("GET", "/metrics"): Described("Counters and gauges", query={"format": {"enum": ["json", "prometheus"]}}),
     ("GET", "/machine"): Described("The machine and what bounds it"),
     ("GET", "/calibration"): Described("The cost curves in force"),
     ("GET", "/events"): Described("Rounds and prompt progress as they happen", streams=True),
-    ("GET", "/rounds"): Described("The latest rounds", query=(("limit", "integer"),)),
+    ("GET", "/rounds"): Described("The latest rounds", query={"limit": {"type": "integer", "minimum": 0}}),
     ("GET", "/doctor"): Described("What mlx-dspark doctor prints"),
     ("GET", "/openapi.json"): Described("This document"),
-    ("POST", "/admin/load"): Described("Load or swap the model", LoadBody, status=202, query=(("wait", "boolean"),)),
+    ("POST", "/admin/load"): Described(
+        "Load or swap the model", LoadBody, status=202, query={"wait": {"type": "boolean"}}
+    ),
     ("POST", "/admin/load/cancel"): Described("Call off the load under way"),
     ("POST", "/admin/unload"): Described("Free the model"),
     ("GET", "/admin/status"): Described("Whether a load is under way, and how the last one ended"),
@@ -101,10 +105,12 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
 def _operation(described: Described, body: Mapping[str, Any] | None, *, open_: bool) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if described.streams:
-        content[_EVENTS] = {"schema": {"type": "string"}}
-    if ("format", "string") in described.query:
+        content[_EVENTS] = {}
+    if "format" in described.query:
         content["text/plain"] = {"schema": {"type": "string"}}
     answers = {str(status): {"description": "Done", "content": content} for status in {200, described.status}}
+    if described.broken:
+        answers["503"] = {"description": "Broken", "content": content}
     failed = {
         "description": "Refused",
         "content": {"application/json": {"schema": {"$ref": _REFERENCE.format(model="Error")}}},
@@ -114,7 +120,8 @@ def _operation(described: Described, body: Mapping[str, Any] | None, *, open_: b
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": dict(body)}}}
     if described.query:
         operation["parameters"] = [
-            {"name": name, "in": "query", "required": False, "schema": {"type": kind}} for name, kind in described.query
+            {"name": name, "in": "query", "required": False, "schema": dict(schema)}
+            for name, schema in described.query.items()
         ]
     if not open_:
         operation["security"] = [{}, {"bearer": []}, {"key": []}]

@@ -118,10 +118,10 @@ class Status:
     def _metrics(self, request: HttpRequest) -> Response:
         told = metrics.snapshot(self._telemetry, self._worker, self._hardware, self._loads.serving)
         form = request.query.get("format")
-        if form not in (None, "", "json", "prometheus"):
+        if form not in (None, "json", "prometheus"):
             raise ValidationFailed("query -> format: Input should be 'json' or 'prometheus'", "format")
         accepted = request.headers.get("accept", "")
-        if form == "prometheus" or (not form and "text/plain" in accepted and "application/json" not in accepted):
+        if form == "prometheus" or (form is None and "text/plain" in accepted and "application/json" not in accepted):
             return Response(200, metrics.prometheus(told).encode(), metrics.PROMETHEUS)
         return Response.json(told)
 
@@ -167,7 +167,7 @@ class Status:
             yield COMMENT if event is None else sse.frame(event)
 
     def _rounds(self, request: HttpRequest) -> Response:
-        text = request.query.get("limit") or str(ROUNDS_SHOWN)
+        text = request.query.get("limit", str(ROUNDS_SHOWN))
         if not (text.isascii() and text.isdecimal() and len(text) < 10):
             raise ValidationFailed("query -> limit: Input should be a valid integer, 0 or more", "limit")
         return Response.json(self._telemetry.rounds(min(int(text), ROUNDS_KEPT)))

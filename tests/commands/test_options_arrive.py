@@ -600,6 +600,19 @@ def _(bench: Bench) -> None:
     assert written["env"]["ANTHROPIC_BASE_URL"] == server.url
 
 
+# Keys ----------------------------------------------------------------------------------------------------------------
+
+
+@proves("keys", option="action")
+@proves("keys", option="name")
+@proves("keys", option="--json")
+def _(bench: Bench) -> None:
+    made = json.loads(bench.run("keys", "create", "laptop", "--json")[1])
+    assert made["name"] == "laptop" and bench.run("keys") == (0, "laptop\n")
+    assert json.loads(bench.run("keys", "revoke", "laptop", "--json")[1]) == {"revoked": "laptop"}
+    assert json.loads(bench.run("keys", "list", "--json")[1]) == {"keys": []}
+
+
 # The rest ------------------------------------------------------------------------------------------------------------
 
 

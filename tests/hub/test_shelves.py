@@ -50,6 +50,13 @@ def test_every_form_of_folder_name_is_found(form, asked, tmp_path, monkeypatch):
     assert search(asked).folder == folder
 
 
+@pytest.mark.parametrize("name", ["0" * 400, "o/" + "0" * 4000, "/" + "0" * 4000, "0" * 240])
+def test_a_name_that_no_folder_can_have_is_nowhere(name, tmp_path, monkeypatch):
+    (tmp_path / "org").mkdir()
+    monkeypatch.setenv("MLX_DSPARK_MODEL_DIRS", str(tmp_path))
+    assert search(name).folder is None
+
+
 @pytest.mark.parametrize("asked", [NAME, "Qwen3-4B-8bit"])
 @pytest.mark.parametrize("moved", [False, True])
 def test_found_in_the_hugging_face_cache(asked, moved, home, tmp_path, monkeypatch):

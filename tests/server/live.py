@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ VOCABULARY = 304  # a multiple of what packed weights need; the tokenizer fills 
 GENERATION = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 
 
-def write_target(folder: Path, seed: int = 0, template: str = TEMPLATE, **overrides: Any) -> str:
-    """A folder with a random llama over bytes."""
-    tokenizer = bytewise()
+def write_target(
+    folder: Path, seed: int = 0, template: str = TEMPLATE, marks: Sequence[str] = (), **overrides: Any
+) -> str:
+    """A folder with a random llama over bytes, which can also say `marks`."""
+    tokenizer = bytewise(marks)
     eos = tokenizer.eos_token_id
     write_llama(
         folder, seed, **{"vocab_size": VOCABULARY, "eos_token_id": eos, "max_position_embeddings": 2048, **overrides}

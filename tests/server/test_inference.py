@@ -4,7 +4,18 @@ import json
 import time
 
 import pytest
-from live import GENERATION, Blocking, body_for, events, in_threads, served, streamed_text, text_of
+from live import (
+    GENERATION,
+    TEMPLATE,
+    Blocking,
+    body_for,
+    events,
+    in_threads,
+    served,
+    streamed_text,
+    text_of,
+    write_target,
+)
 from wires import eventually
 
 PROMPT = "Tell me a thing"
@@ -131,6 +142,121 @@ def test_the_count_of_a_prompt_is_the_prompts(live):
     assert counted == usage["input_tokens"] + usage["cache_read_input_tokens"]
 
 
+READ = {"name": "Read", "description": "d", "input_schema": {"type": "object"}}
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+NOTE = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"system": [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Be kind."}]},
+        {"tools": [READ]},
+        {"tools": [READ], "tool_choice": {"type": "none"}},
+        {"messages": [{"role": "user", "content": [NOTE, {"type": "text", "text": "sum up"}]}]},
+        {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+        {"messages": [{"role": "user", "content": [PICTURE]}]},
+        {"messages": []},
+    ],
+)
+def test_whatever_is_in_a_body_is_counted_as_it_is_read(live, fields):
+    """F12: system, tools, documents and thoughts count; what the real request is refused for is refused."""
+    body = {**body_for(MESSAGES, PROMPT), **fields}
+    counted = live.http.post(f"{MESSAGES}/count_tokens", json=body)
+    real = live.http.post(MESSAGES, json={**body, "max_tokens": 1})
+    assert counted.status_code == real.status_code
+    if real.status_code != 200:
+        assert counted.json()["error"]["message"] == real.json()["error"]["message"]
+        return
+    used = real.json()["usage"]
+    assert counted.json()["input_tokens"] == used["input_tokens"] + used["cache_read_input_tokens"]
+
+
+def test_small_calls_beside_a_conversation_are_answered_and_do_not_push_it_out(live):
+    """F16: a quota probe and titles for another model's name, while a long answer runs and between two turns."""
+    turns = [{"role": "user", "content": "The main conversation. " * 30}]
+    long = {"messages": turns, "max_tokens": 60}
+
+    def small(text):
+        ask = {"model": "claude-haiku-4-5", "max_tokens": 1, "messages": [{"role": "user", "content": text}]}
+        return live.post(MESSAGES, ask)
+
+    first, probe = in_threads(lambda: live.post(MESSAGES, long), lambda: small("quota"))
+    assert (probe["model"], probe["stop_reason"], probe["usage"]["output_tokens"]) == ("tiny-target", "max_tokens", 1)
+    for at in range(10):
+        small(f"Title {at}, in five words")
+    turns += [{"role": "assistant", "content": text_of(MESSAGES, first)}, {"role": "user", "content": "And then?"}]
+    used = live.post(MESSAGES, {**long, "max_tokens": 2})["usage"]
+    assert used["cache_read_input_tokens"] > 600
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory, own_home):
+    """A server with a model whose template opens a thought."""
+    template = TEMPLATE.replace("<|assistant|>", "<|assistant|><think>\n")
+    folder = write_target(tmp_path_factory.mktemp("thinker") / "m", template=template, marks=("<think>", "</think>"))
+    with served(model=folder, drafter="none", mode="lookup") as running:
+        yield running
+
+
+def thoughts_and_text(path, answer):
+    """Of a whole answer, with how it says that it was cut."""
+    if path == CHAT:
+        (choice,) = answer["choices"]
+        message = choice["message"]
+        return message.get("reasoning_content") or "", message["content"] or "", choice["finish_reason"] == "length"
+    if path == MESSAGES:
+        thoughts = "".join(block.get("thinking", "") for block in answer["content"])
+        return thoughts, text_of(path, answer), answer["stop_reason"] == "max_tokens"
+    found = {"reasoning": "", "message": ""}
+    for item in answer["output"]:
+        found[item["type"]] += "".join(part["text"] for part in item["content"])
+    return found["reasoning"], found["message"], answer["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+def streamed_thoughts_and_text(path, frames):
+    """The same, of a stream."""
+    thoughts = text = ""
+    cut = False
+    for name, data in frames:
+        if path == CHAT and data != "[DONE]":
+            (choice,) = data["choices"]
+            thoughts += choice["delta"].get("reasoning_content") or ""
+            text += choice["delta"].get("content") or ""
+            cut = cut or choice["finish_reason"] == "length"
+        elif path == MESSAGES:
+            delta = data.get("delta", {})
+            thoughts, text = thoughts + delta.get("thinking", ""), text + delta.get("text", "")
+            cut = cut or delta.get("stop_reason") == "max_tokens"
+        elif path == RESPONSES:
+            thoughts += data["delta"] if name == "response.reasoning_text.delta" else ""
+            text += data["delta"] if name == "response.output_text.delta" else ""
+            cut = name == "response.incomplete"
+    return thoughts, text, cut
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+def test_an_answer_cut_inside_a_thought_is_all_thought(thinker, path):
+    """I1: never text, never both, streamed or not."""
+    body = body_for(path, PROMPT, max_tokens=20)
+    whole = thoughts_and_text(path, thinker.post(path, body))
+    assert whole[0] and whole[1:] == ("", True)
+    assert streamed_thoughts_and_text(path, thinker.stream(path, body)) == whole
+
+
+def test_a_thought_has_a_block_of_its_own_with_a_signature(thinker):
+    """F4: and the text comes after it, in another."""
+    body = body_for(MESSAGES, PROMPT, max_tokens=40, thinking={"type": "enabled", "budget_tokens": 8})
+    thought, text = thinker.post(MESSAGES, body)["content"]
+    assert (thought["type"], text["type"]) == ("thinking", "text") and thought["signature"] and text["text"]
+    frames = thinker.stream(MESSAGES, body)
+    kinds = {data["index"]: data["content_block"]["type"] for name, data in frames if name == "content_block_start"}
+    assert kinds == {0: "thinking", 1: "text"}
+    deltas = [(data["index"], data["delta"]["type"]) for name, data in frames if name == "content_block_delta"]
+    assert set(deltas) == {(0, "thinking_delta"), (0, "signature_delta"), (1, "text_delta")}
+    assert streamed_thoughts_and_text(MESSAGES, frames)[:2] == (thought["thinking"], text["text"])
+
+
 @pytest.mark.parametrize("model", ["gpt-4o", "", None, "someone/other-repo", "../../etc"])
 def test_any_model_name_is_answered_by_the_loaded_one_which_is_named(live, model):
     """E4: no download, no look at a path."""
@@ -147,8 +273,6 @@ def test_the_listing_of_models(live):
 
 def test_defaults_come_from_the_request_then_the_flags_then_the_model(tmp_path, own_home):
     """Contract section 3: the order of defaults."""
-    from live import write_target
-
     folder = write_target(tmp_path / "sampled")
     (tmp_path / "sampled" / "generation_config.json").write_text('{"temperature": 1.5, "do_sample": true}')
     ask = {"prompt": PROMPT, "max_tokens": 16, "seed": 3}
@@ -217,6 +341,7 @@ def test_silence_is_filled_by_frames_that_clients_count(pair, own_home, monkeypa
 
 
 def test_a_full_queue_is_told_with_a_time_to_come_back(pair, own_home):
+    """J6: who comes again and again does not pile up."""
     with served(model=pair[0], drafter="none") as live:
         gate = Blocking()
         live.app.worker.submit(gate)

@@ -24,7 +24,20 @@ def test_names_may_be_asked_for_from_anywhere(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["../../x", "file:///etc", "~root", "~/x", "a/b/c", ".hidden", "org/.hidden", "org/", "a\nb", "http://x/y"],
+    [
+        "../../x",
+        "file:///etc",
+        "~root",
+        "~/x",
+        "a/b/c",
+        ".hidden",
+        "org/.hidden",
+        "org/",
+        "a\nb",
+        "http://x/y",
+        "0" * 256,
+        f"/{'é' * 128}",
+    ],
 )
 @pytest.mark.parametrize("client", [HERE, ELSEWHERE])
 def test_what_is_neither_a_name_nor_a_full_path_is_refused(name, client):

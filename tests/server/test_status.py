@@ -134,7 +134,7 @@ def test_an_unknown_format_is_refused(live):
     assert live.http.get("/metrics?format=xml").json()["error"]["param"] == "format"
 
 
-@pytest.mark.parametrize("limit", ["-1", "x", "1.5", "99999999999"])
+@pytest.mark.parametrize("limit", ["-1", "x", "1.5", "99999999999", ""])
 def test_a_limit_that_is_none_is_refused(live, limit):
     refused = live.http.get("/rounds", params={"limit": limit})
     assert refused.status_code == 422 and refused.json()["error"]["param"] == "limit"

@@ -46,7 +46,9 @@ class Asked(Wire):
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     repetition_penalty: float | None = Field(None, gt=0)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+        None, json_schema_extra={"propertyNames": {"pattern": "^[0-9]{1,9}$"}}
+    )
     enable_thinking: bool | None = None
     thinking: ThinkingOrBool | None = None
     thinking_budget: int | None = Field(None, ge=0)

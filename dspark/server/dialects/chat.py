@@ -56,7 +56,7 @@ class CallField(Wire):
 class MessageField(Wire):
     """One turn."""
 
-    role: str
+    role: str = Field(json_schema_extra={"enum": [*_ROLES]})
     content: StrOrList[PartField] | None = None
     name: str | None = None
     reasoning_content: str | None = None

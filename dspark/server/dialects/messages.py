@@ -48,7 +48,7 @@ class BlockField(Wire):
 class TurnField(Wire):
     """One turn."""
 
-    role: str
+    role: str = Field(json_schema_extra={"enum": ["user", "assistant", "system"]})
     content: StrOrList[BlockField] | None = None
 
 

@@ -257,6 +257,7 @@ def replay(frames):
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_f1_blocks_in_order_one_at_a_time_and_as_in_the_whole(name):
+    """F1, F4"""
     parts = ANSWERS[name]
     frames, whole = render(messages, parts)
     assert replay(frames) == whole["content"]
