@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from dspark.tuning.profile import Derived, Profile
 
 
-@takes("model", "drafter", "precision", "kv_bits", "drafter_bits", "drafter_window", "trust_remote_code")
+@takes(
+    *("model", "drafter", "precision", "kv_bits", "drafter_bits", "drafter_window", "sdpa_split", "trust_remote_code"),
+)
 def calibrate(
     settings: Settings,
     quick: Annotated[

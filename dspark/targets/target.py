@@ -1,6 +1,7 @@
 """A target: the model whose every choice is final, its tokenizer, and a forward that can also report hidden rows."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model, load_tokenizer
 
 from dspark.errors import CheckpointError, PairingError, PromptError
+from dspark.targets.attention import SplitAttention
 from dspark.targets.caches import KVBits, TargetCache
 from dspark.targets.recurrence import Recorder
 from dspark.targets.taps import HiddenTaps, passes
@@ -38,6 +40,7 @@ class Target:
         self.kv_bits = kv_bits
         recorder = Recorder(model)
         self.recorder = recorder if recorder.hears else None
+        self.attention: SplitAttention | None = None
         self._taps: HiddenTaps | None = None
         self._known_taps: dict[tuple[int, ...], HiddenTaps] = {}
         self._depth: int | None = None
@@ -170,7 +173,8 @@ class Target:
 
         The cache then holds w more tokens.
         """
-        with cache.writing(tokens):
+        split = nullcontext() if self.attention is None else self.attention.over(tokens.shape[1])
+        with split, cache.writing(tokens):
             if self._taps is None:
                 return self.model(tokens, cache=cache.entries), None
             with self._taps.recording() as joined:
