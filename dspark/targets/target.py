@@ -44,6 +44,7 @@ class Target:
         self._taps: HiddenTaps | None = None
         self._known_taps: dict[tuple[int, ...], HiddenTaps] = {}
         self._depth: int | None = None
+        self._named: dict[str, nn.Module | None] = {}
 
     @classmethod
     def load(cls, path: Path, *, trust_remote_code: bool = False, kv_bits: KVBits | None = None) -> "Target":
@@ -151,12 +152,16 @@ class Target:
             return self._module_named("embed_tokens").as_linear(hidden)
 
     def _module_named(self, name: str) -> nn.Module:
-        for path, module in self.model.named_modules():
-            if path.rsplit(".", 1)[-1] == name:
-                return module
-        raise PairingError(
-            f"the {self.family} family has no module `{name}` that a drafter could share; use --arm lookup"
-        )
+        # Looked for once: a model has hundreds of modules, and a drafter asks for the head in every round.
+        if name not in self._named:
+            modules = self.model.named_modules()
+            self._named[name] = next((module for path, module in modules if path.rsplit(".", 1)[-1] == name), None)
+        found = self._named[name]
+        if found is None:
+            raise PairingError(
+                f"the {self.family} family has no module `{name}` that a drafter could share; use --arm lookup"
+            )
+        return found
 
     def new_cache(self) -> TargetCache:
         """An empty cache for one sequence."""
