@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 UNSURE = "?: seen in too few answers to count on, so that plain decoding stays the best fixed setting there"
 
 
-@takes("model", "drafter", "precision", "kv_bits", "drafter_bits", "drafter_window", "trust_remote_code")
+@takes(
+    *("model", "drafter", "precision", "kv_bits", "drafter_bits", "drafter_window", "sdpa_split", "trust_remote_code"),
+)
 def calibrate(
     settings: Settings,
     quick: Annotated[

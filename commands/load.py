@@ -25,7 +25,7 @@ INDENT = 12
 # What a load request can say, and what belongs to one side alone.
 REMOTE = (
     *("drafter", "mode", "kv_bits", "drafter_window", "warmup", "max_draft", "lookup_drafts", "confidence_threshold"),
-    *("context_window", "memory_guard", "enable_thinking", "reasoning_effort"),
+    *("sdpa_split", "context_window", "memory_guard", "enable_thinking", "reasoning_effort"),
 )
 REMOTE_ONLY = ("memory_guard", "enable_thinking", "reasoning_effort", "api_key", "api_key_file")
 LOCAL_ONLY = ("precision", "drafter_bits", "profile", "trust_remote_code")
@@ -40,7 +40,7 @@ VERDICTS = {
 
 @takes(
     *("model", "drafter", "mode", "precision", "kv_bits", "drafter_bits", "drafter_window", "profile", "warmup"),
-    *("trust_remote_code", "max_draft", "lookup_drafts", "confidence_threshold", "context_window"),
+    *("sdpa_split", "trust_remote_code", "max_draft", "lookup_drafts", "confidence_threshold", "context_window"),
     *("memory_guard", "enable_thinking", "reasoning_effort", "api_key", "api_key_file"),
 )
 def load(

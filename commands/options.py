@@ -65,6 +65,7 @@ def load_options(settings: Settings) -> LoadOptions:
         kv_bits=model.kv_bits or None,
         drafter_bits=model.drafter_bits,
         drafter_window=model.drafter_window,
+        sdpa_split=model.sdpa_split,
         profile=model.profile,
         context_window=settings.memory.context_window,
         memory_guard=settings.memory.memory_guard,

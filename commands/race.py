@@ -24,7 +24,7 @@ KEYS = ("--api-key", "--api-key-file")
 
 @takes(
     *("model", "drafter", "precision", "kv_bits", "drafter_bits", "drafter_window", "profile", "trust_remote_code"),
-    *("api_key", "api_key_file"),
+    *("sdpa_split", "api_key", "api_key_file"),
 )
 def race(
     settings: Settings,
@@ -149,6 +149,7 @@ def race(
         kv_bits=wanted.kv_bits or None,
         drafter_bits=wanted.drafter_bits,
         drafter_window=wanted.drafter_window,
+        sdpa_split=wanted.sdpa_split,
         profile=wanted.profile,
         trust_remote_code=wanted.trust_remote_code,
     )

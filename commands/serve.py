@@ -25,7 +25,8 @@ _LOG = logging.getLogger("dspark.commands.serve")
 @takes(
     *("host", "port", "api_key", "api_key_file"),
     *("model", "drafter", "mode", "precision", "kv_bits", "drafter_bits", "drafter_window", "profile", "warmup"),
-    *("trust_remote_code", "max_draft", "lookup_drafts", "confidence_threshold", "context_window", "memory_guard"),
+    *("sdpa_split", "trust_remote_code", "max_draft", "lookup_drafts", "confidence_threshold", "context_window"),
+    "memory_guard",
     *("default_temperature", "default_top_p", "default_top_k", "default_max_tokens", "max_tokens_cap"),
     *("enable_thinking", "reasoning_effort"),
     *("prefix_cache", "prefix_cache_slots", "prefix_cache_rungs", "prefix_cache_bytes"),

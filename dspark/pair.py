@@ -19,6 +19,7 @@ from dspark.hub.resolving import resolve
 from dspark.hub.vetting import trusted
 from dspark.machine.precision import Precision, fastest_precision
 from dspark.prefix.options import PrefixOptions
+from dspark.targets.attention import SplitAttention
 from dspark.targets.caches import KVBits
 from dspark.targets.probe import probe_kv_bits, probe_taps, rollback_refusal
 from dspark.targets.target import Target
@@ -27,6 +28,7 @@ from dspark.tuning.key import Key, key_for
 from dspark.tuning.pilot import MAX_ROUND_TOKENS
 from dspark.tuning.profile import Derived, Profile
 from dspark.tuning.profiles import Found
+from dspark.tuning.splitting import on_metal, split_pays
 
 NO_DRAFTER = "none"
 PLUGGED = "plugged in"
@@ -41,6 +43,7 @@ class LoadOptions:
     `drafter_bits` quantizes the drafter's projections (16: not at all; auto: 4 on a GPU, 16 on a CPU, where packed
     weights are slower). `drafter_window` bounds how many tokens back it looks (0: no bound; auto: as it was trained,
     or 4096 tokens). `profile` is a calibration profile to go by (none: none; None: what calibrate left for this pair).
+    `sdpa_split` reads wide verify passes in chunks where a trial finds that faster (None: tried on Metal only).
     `context_window` bounds prompt and answer together (0: what the model was made for). `memory_guard` switches the
     engine's guard (None: as it is).
     `prefix` says how much to remember of the prompts that were read.
@@ -54,6 +57,7 @@ class LoadOptions:
     kv_bits: int | None = None
     drafter_bits: Bits = "auto"
     drafter_window: Window = "auto"
+    sdpa_split: bool | None = None
     profile: str | None = None
     context_window: int = 0
     memory_guard: bool | None = None
@@ -87,6 +91,7 @@ class Loaded:
     kv_bits: int | None = None
     drafter_bits: Bits = "auto"
     drafter_window: Window = "auto"
+    sdpa_split: bool = False
     profile: str | None = None
 
 
@@ -122,6 +127,7 @@ def load_pair(options: LoadOptions, entering: Callable[[Phase], None] = unheard)
     entering("loading")
     target, folder = _load_target(options, notes)
     entering("probing")
+    _split_attention(target, options.sdpa_split, notes)
     if target.kv_bits is not None:
         probe_kv_bits(target)
     known = registry.find(options.model, target.config)
@@ -180,6 +186,7 @@ def load_pair(options: LoadOptions, entering: Callable[[Phase], None] = unheard)
         kv_bits=options.kv_bits,
         drafter_bits=options.drafter_bits,
         drafter_window=options.drafter_window,
+        sdpa_split=target.attention is not None,
         profile=str(found.path) if found.path else None,
     )
     return Pair(target, drafter, loaded, key, found, source.path if source and drafter else None)
@@ -255,6 +262,16 @@ def _find_target(options: LoadOptions, notes: list[str]) -> Path:
     return demo.target(precision)
 
 
+def _split_attention(target: Target, wanted: bool | None, notes: list[str]) -> None:
+    if not (on_metal() if wanted is None else wanted):
+        return
+    split = SplitAttention(target.model, split_pays)
+    if split.reaches:
+        target.attention = split
+    elif wanted:
+        notes.append("--sdpa-split does nothing for this model: its attention is its own")
+
+
 def drafter_memory() -> Path:
     """Where trials of drafters are remembered."""
     return shelves.home() / "drafters.json"
@@ -326,11 +343,13 @@ def _go_without(name: str, options: LoadOptions, error: DSparkError, notes: list
 
 def _switches(options: LoadOptions) -> dict[str, object]:
     """Load options that change what rounds cost or what drafts are worth."""
-    return {
+    switches: dict[str, object] = {
         "kv_bits": options.kv_bits or 0,
         "drafter_bits": options.drafter_bits,
         "drafter_window": options.drafter_window,
     }
+    # What it is by itself follows from the rest of the key.
+    return switches if options.sdpa_split is None else {**switches, "sdpa_split": options.sdpa_split}
 
 
 def _possible(derived: Derived, drafter: BlockDrafter | None) -> bool:

@@ -179,8 +179,8 @@ class Rounds:
         return text[: constraint.admitted(text)]
 
     def _check(self, choices: list[int], peaks: list[float]) -> None:
-        finite = all(peak - peak == 0.0 for peak in peaks)
-        if not finite or not all(0 <= choice < self._target.vocabulary for choice in choices):
+        finite, vocabulary = all(peak - peak == 0.0 for peak in peaks), self._target.vocabulary
+        if not finite or not all(0 <= choice < vocabulary for choice in choices):
             raise VerifierError(
                 "the target's logits are not finite, so this round was dropped; check the model's files and free memory"
             )

@@ -45,6 +45,7 @@ def document(result: RaceResult) -> dict[str, Any]:
             "kv_bits": loaded.kv_bits,
             "drafter_bits": loaded.drafter_bits,
             "drafter_window": loaded.drafter_window,
+            "sdpa_split": loaded.sdpa_split,
             "notes": loaded.notes,
         },
         "settings": {

@@ -39,6 +39,7 @@ class Model(_Strict):
     kv_bits: int | None = None
     drafter_bits: int | Literal["auto"] = "auto"
     drafter_window: int | Literal["auto"] = "auto"
+    sdpa_split: bool | None = None
     profile: str | None = None
     trust_remote_code: bool = False
 

@@ -97,7 +97,7 @@ class Status:
             "kv_bits": loaded.kv_bits or 0,
             "small_m": None,
             "multirow_attn": None,
-            "sdpa_split": None,
+            "sdpa_split": loaded.sdpa_split,
             "cpu_split": None,
             "drafter_window": loaded.drafter_window,
             "warmup": serving.warm,

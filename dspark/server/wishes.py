@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Cap = int | Literal["auto"]
 LoadMode = Literal["auto", "baseline", "lookup", "dspark", "dflash"]
 # What a later version will do; a request for it now is refused by name.
-NOT_YET = ("small_m", "multirow_attn", "sdpa_split", "cpu_split")
+NOT_YET = ("small_m", "multirow_attn", "cpu_split")
 
 
 def _number_or_word(value: Any) -> str | None:
@@ -86,6 +86,7 @@ class Wish:
     kv_bits: int
     drafter_bits: "Bits"
     drafter_window: Cap
+    sdpa_split: bool | None
     profile: str | None
     warmup: bool
     max_draft: Cap | None
@@ -108,6 +109,7 @@ class Wish:
             kv_bits=model.kv_bits,
             drafter_bits=model.drafter_bits,
             drafter_window=model.drafter_window,
+            sdpa_split=model.sdpa_split,
             profile=model.profile,
             warmup=model.warmup,
             max_draft=speculation.max_draft,
@@ -146,6 +148,7 @@ class Wish:
             kv_bits=self.kv_bits or None,
             drafter_bits=self.drafter_bits,
             drafter_window=self.drafter_window,
+            sdpa_split=self.sdpa_split,
             profile=self.profile,
             context_window=self.context_window,
             memory_guard=self.memory_guard,

@@ -108,6 +108,11 @@ class Model:
     drafter_window: Cap = _setting(
         WholeOrAuto(Whole(0)), "auto", "Tokens the drafter looks back; 0 for all; auto: as trained, or 4096."
     )
+    sdpa_split: bool | None = _setting(
+        Switch(),
+        None,
+        "Read wide verify passes in chunks, where a trial finds that faster. Default: on Metal only.",
+    )
     profile: str | None = _setting(
         Text("FILE"),
         None,

@@ -1,6 +1,7 @@
 """A target: the model whose every choice is final, its tokenizer, and a forward that can also report hidden rows."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model, load_tokenizer
 
 from dspark.errors import CheckpointError, PairingError, PromptError
+from dspark.targets.attention import SplitAttention
 from dspark.targets.caches import KVBits, TargetCache
 from dspark.targets.recurrence import Recorder
 from dspark.targets.taps import HiddenTaps, passes
@@ -38,9 +40,11 @@ class Target:
         self.kv_bits = kv_bits
         recorder = Recorder(model)
         self.recorder = recorder if recorder.hears else None
+        self.attention: SplitAttention | None = None
         self._taps: HiddenTaps | None = None
         self._known_taps: dict[tuple[int, ...], HiddenTaps] = {}
         self._depth: int | None = None
+        self._named: dict[str, nn.Module | None] = {}
 
     @classmethod
     def load(cls, path: Path, *, trust_remote_code: bool = False, kv_bits: KVBits | None = None) -> "Target":
@@ -148,12 +152,16 @@ class Target:
             return self._module_named("embed_tokens").as_linear(hidden)
 
     def _module_named(self, name: str) -> nn.Module:
-        for path, module in self.model.named_modules():
-            if path.rsplit(".", 1)[-1] == name:
-                return module
-        raise PairingError(
-            f"the {self.family} family has no module `{name}` that a drafter could share; use --arm lookup"
-        )
+        # Looked for once: a model has hundreds of modules, and a drafter asks for the head in every round.
+        if name not in self._named:
+            modules = self.model.named_modules()
+            self._named[name] = next((module for path, module in modules if path.rsplit(".", 1)[-1] == name), None)
+        found = self._named[name]
+        if found is None:
+            raise PairingError(
+                f"the {self.family} family has no module `{name}` that a drafter could share; use --arm lookup"
+            )
+        return found
 
     def new_cache(self) -> TargetCache:
         """An empty cache for one sequence."""
@@ -170,7 +178,8 @@ class Target:
 
         The cache then holds w more tokens.
         """
-        with cache.writing(tokens):
+        split = nullcontext() if self.attention is None else self.attention.over(tokens.shape[1])
+        with split, cache.writing(tokens):
             if self._taps is None:
                 return self.model(tokens, cache=cache.entries), None
             with self._taps.recording() as joined:

@@ -175,6 +175,7 @@ _loads("--drafter", "org/d", "drafter", "org/d", "race", "load", "calibrate", "s
 _loads("--kv-bits", "8", "kv_bits", 8, "race", "load", "calibrate", "serve")
 _loads("--drafter-bits", "5", "drafter_bits", 5, "race", "load", "calibrate", "serve")
 _loads("--drafter-window", "0", "drafter_window", 0, "race", "load", "calibrate", "serve")
+_loads("--sdpa-split", "", "sdpa_split", True, "race", "load", "calibrate", "serve")
 _loads("--precision", "q4", "precision", "q4", "race", "load", "calibrate", "serve")
 _loads("--trust-remote-code", "", "trust_remote_code", True, "race", "load", "calibrate", "serve")
 _loads("--profile", "none", "profile", "none", "race", "load", "serve")
@@ -288,7 +289,7 @@ def _depths(profile: dict[str, Any]) -> list[int]:
 def _(bench: Bench) -> None:
     assert bench.sent() == {"model": "org/m"}
     flags = ["--mode", "lookup", "--max-draft", "auto", "--no-lookup-drafts", "--confidence-threshold", "0.5"]
-    flags += ["--kv-bits", "4", "--drafter", "org/d", "--drafter-window", "7", "--warmup"]
+    flags += ["--kv-bits", "4", "--drafter", "org/d", "--drafter-window", "7", "--warmup", "--no-sdpa-split"]
     assert bench.sent(*flags) == {
         "model": "org/m",
         "mode": "lookup",
@@ -298,6 +299,7 @@ def _(bench: Bench) -> None:
         "kv_bits": 4,
         "drafter": "org/d",
         "drafter_window": 7,
+        "sdpa_split": False,
         "warmup": True,
     }
 

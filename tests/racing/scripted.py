@@ -29,6 +29,7 @@ class Pair:
     kv_bits: int | None = None
     drafter_bits: str = "auto"
     drafter_window: str = "auto"
+    sdpa_split: bool = False
 
 
 def plain_answer(prompt: Sequence[int]) -> list[int]:

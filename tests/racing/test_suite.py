@@ -38,6 +38,7 @@ def test_every_key_arrives(suite, tmp_path: Path) -> None:
                 kv_bits: 8
                 drafter_bits: 4
                 drafter_window: 512
+                sdpa_split: false
                 profile: mine.yaml
                 trust_remote_code: true
             arms: [lookup, "dspark:cap=4"]
@@ -54,7 +55,7 @@ def test_every_key_arrives(suite, tmp_path: Path) -> None:
             """
         )
     )
-    assert plan.choices[1] == Choice("other", "none", "q4", 8, 4, 512, "mine.yaml", True)
+    assert plan.choices[1] == Choice("other", "none", "q4", 8, 4, 512, False, "mine.yaml", True)
     assert [arm.label for arm in plan.arms or ()] == ["baseline", "lookup", "dspark:cap=4"]
     assert plan.prompts == (Prompt("a b", "own"), Prompt("c", "code"))
     assert plan.depths == (0, 1024, 4096)

@@ -14,7 +14,7 @@ from dspark.machine.capability import Capability
 from dspark.machine.watch import Conditions
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = GENERATION
-NOT_YET = ("small_m", "multirow_attn", "sdpa_split", "cpu_split")
+NOT_YET = ("small_m", "multirow_attn", "cpu_split")
 
 
 def test_health_has_every_field_of_the_contract_and_guesses_none(live):
@@ -32,6 +32,7 @@ def test_health_has_every_field_of_the_contract_and_guesses_none(live):
     assert (health["context_window"], health["max_output_tokens"]) == (2048, 2047)
     assert (health["lookup_drafts"], health["confidence_threshold"], health["warmup"]) == (True, 0.0, True)
     assert [health[name] for name in NOT_YET] == [None] * len(NOT_YET) and health["memory_guard"] is True
+    assert health["sdpa_split"] is False, "tried on Metal alone"
     assert health["supports_reasoning_effort"] is False and isinstance(health["warnings"], list)
 
 

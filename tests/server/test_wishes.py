@@ -46,7 +46,7 @@ def test_a_draft_of_nothing_is_plain_decoding():
 
 @pytest.mark.parametrize(
     "field",
-    [{"small_m": True}, {"multirow_attn": True}, {"sdpa_split": True}, {"cpu_split": 0.5}],
+    [{"small_m": True}, {"multirow_attn": True}, {"cpu_split": 0.5}],
 )
 def test_what_does_not_exist_yet_is_refused_by_name(field):
     (name,) = field
@@ -55,8 +55,13 @@ def test_what_does_not_exist_yet_is_refused_by_name(field):
     assert refused.value.param == name
 
 
+def test_sdpa_split_arrives():
+    assert asked({"model": "m", "sdpa_split": False}).load_options().sdpa_split is False
+    assert asked({"model": "m"}).load_options().sdpa_split is None
+
+
 def test_switches_that_are_off_are_no_wish():
-    switches = {"small_m": False, "multirow_attn": None, "sdpa_split": False, "cpu_split": 0}
+    switches = {"small_m": False, "multirow_attn": None, "cpu_split": 0}
     assert asked({"model": "m", **switches}).model == "m"
 
 

@@ -181,3 +181,11 @@ def test_a_model_that_does_not_call_its_layers_has_no_taps():
 def test_a_cache_that_fails_in_the_probe_is_a_reason_and_no_crash(target, monkeypatch):
     monkeypatch.setattr(KVCache, "trim", lambda self, n: 0)
     assert "gave back 0" in rollback_refusal(target)
+
+
+def test_the_head_is_looked_for_once(monkeypatch):
+    """A walk over all modules in every round is milliseconds of host work."""
+    target, rows = family("llama"), mx.zeros((1, 1, 32))
+    expected = target.head(rows)
+    monkeypatch.setattr(type(target.model), "named_modules", lambda model: 1 / 0)
+    assert mx.array_equal(target.head(rows), expected)
