@@ -214,6 +214,7 @@ class _Reply:
         always = [
             ("Date", formatdate(usegmt=True)),
             ("x-request-id", self._request.id),
+            ("request-id", self._request.id),  # the name that Anthropic's SDKs read
             ("X-Content-Type-Options", "nosniff"),
         ]
         if not self.keep_alive:

@@ -80,7 +80,7 @@ class Browsers:
         allowed = "*" if "*" in self._origins else origin
         return (
             ("Access-Control-Allow-Origin", allowed),
-            ("Access-Control-Expose-Headers", "x-request-id, Retry-After"),
+            ("Access-Control-Expose-Headers", "x-request-id, request-id, Retry-After"),
             ("Vary", "Origin"),
         )
 

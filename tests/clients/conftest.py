@@ -1,0 +1,56 @@
+"""One server a pair, for the clients that people use."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+KEY = "the-key-of-the-tests"
+CLIENTS_VARIABLE = "MLX_DSPARK_CLIENTS"
+
+
+def pytest_collection_modifyitems(items):
+    """Whatever lies here is about clients."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.clients)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> Iterator["Served"]:  # noqa: F821
+    """A server with a random pair, behind a key, speculating."""
+    from serveprocess import serving, write_pair
+
+    root = tmp_path_factory.mktemp("clients")
+    target, drafter = write_pair(root)
+    flags = ("--model", target, "--drafter", drafter, "--mode", "dspark", "--max-draft", "3", "--no-enable-thinking")
+    with serving(root / "home", *flags, key=KEY) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory) -> Iterator["Served"]:  # noqa: F821
+    """A server with the demo pair in float32."""
+    from serveprocess import serving
+
+    from dspark.hub import demo as pair
+
+    target = pair.target("fp32")
+    flags = ("--model", str(target), "--drafter", str(pair.head()), "--mode", "dspark", "--max-draft", "2")
+    with serving(tmp_path_factory.mktemp("demo") / "home", *flags) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def program():
+    """The path of a client's program, in the folder that a variable names."""
+
+    def find(name: str) -> str:
+        folder = os.environ.get(CLIENTS_VARIABLE)
+        path = Path(folder or "", name)
+        if not folder or not os.access(path, os.X_OK):
+            pytest.skip(f"no {name} in {CLIENTS_VARIABLE} (npm install it, and name its node_modules/.bin there)")
+        return str(path)
+
+    return find
