@@ -25,6 +25,11 @@ class Endpoint:
     key: str | None = None
 
     @property
+    def answer_tokens(self) -> int:
+        """The longest answer that a client is told of: it keeps that much of the window free, and needs the rest."""
+        return min(self.max_output_tokens, self.context_window // 4)
+
+    @property
     def shown_key(self) -> str:
         """What goes where a client wants a key."""
         return self.key or NO_KEY
@@ -80,7 +85,8 @@ def claude(server: Endpoint) -> Integration:
         "ANTHROPIC_DEFAULT_OPUS_MODEL": server.model,
         "ANTHROPIC_DEFAULT_SONNET_MODEL": server.model,
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": server.model,
-        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(server.max_output_tokens),
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(server.context_window),  # else it takes 200,000 for granted
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(server.answer_tokens),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "API_TIMEOUT_MS": str(TIMEOUT_MS),
     }
@@ -112,7 +118,7 @@ def codex(server: Endpoint) -> Integration:
 
 def opencode(server: Endpoint) -> Integration:
     """OpenCode, which reads a whole configuration from a variable."""
-    sizes = {"context": server.context_window, "output": server.max_output_tokens}
+    sizes = {"context": server.context_window, "output": server.answer_tokens}
     config = {
         "$schema": "https://opencode.ai/config.json",
         "model": f"{PROVIDER}/{server.model}",
@@ -139,12 +145,13 @@ def pi(server: Endpoint) -> Integration:
         "input": ["text"],
         "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
         "contextWindow": server.context_window,
-        "maxTokens": server.max_output_tokens,
+        "maxTokens": server.answer_tokens,
     }
     provider = {
         "baseUrl": f"{server.url}/v1",
         "api": "openai-completions",
-        "apiKey": KEY_VARIABLE,
+        # A command, as how a variable is written differs between versions of pi.
+        "apiKey": f"!printenv {KEY_VARIABLE} || echo {NO_KEY}",
         "models": [model],
     }
     file = ConfigFile(".pi/agent/models.json", _json({"providers": {PROVIDER: provider}}))

@@ -1,6 +1,8 @@
 """`mlx-dspark serve` as a user starts it: a process of its own, on a port of its own."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -16,6 +18,8 @@ from tiny import DEEPSPEC, head_weights, write_head, write_llama
 
 PROGRAM = (sys.executable, "-c", "from dspark.commands.entry import main; main()")
 LOAD_SECONDS = 120
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+SERVE = shlex.split(re.search(r"^mlx-dspark serve(.*)$", README, re.MULTILINE)[1])  # the flags of its first example
 VOCABULARY = 304
 # Tools, past calls and a thought that begins when it is asked for: what the clients can meet.
 TEMPLATE = (
@@ -48,10 +52,11 @@ def serving(home: Path, *flags: str, key: str | None = None, **environment: str)
     """Start it with these flags, wait until its model answers, and end it as a user would."""
     home.mkdir(parents=True, exist_ok=True)
     log = home / "serve.log"
-    known = {"MLX_DSPARK_HOME": str(home), **({"MLX_DSPARK_API_KEY": key} if key else {}), **environment}
+    known = {"MLX_DSPARK_HOME": str(home), "MLX_DSPARK_PORT": "0", **environment}
+    known |= {"MLX_DSPARK_API_KEY": key} if key else {}
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [*PROGRAM, "serve", "--port", "0", *flags],
+            [*PROGRAM, "serve", *flags],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

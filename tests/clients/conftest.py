@@ -31,14 +31,17 @@ def tiny(tmp_path_factory) -> Iterator["Served"]:  # noqa: F821
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory) -> Iterator["Served"]:  # noqa: F821
-    """A server with the demo pair in float32."""
-    from serveprocess import serving
+    """A fresh server with the demo pair, as the README starts it; settings that a variable can hold are for speed."""
+    from serveprocess import SERVE, serving
 
     from dspark.hub import demo as pair
 
-    target = pair.target("fp32")
-    flags = ("--model", str(target), "--drafter", str(pair.head()), "--mode", "dspark", "--max-draft", "2")
-    with serving(tmp_path_factory.mktemp("demo") / "home", *flags) as served:
+    home = tmp_path_factory.mktemp("demo") / "home"
+    (home / "models").mkdir(parents=True)
+    fetched = pair.target("fp32")
+    (home / "models" / fetched.name).symlink_to(fetched)
+    known = {"PRECISION": "fp32", "MODE": "dspark", "MAX_DRAFT": "2"}
+    with serving(home, *SERVE, **{f"MLX_DSPARK_{name}": value for name, value in known.items()}) as served:
         yield served
 
 
