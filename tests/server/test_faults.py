@@ -200,7 +200,7 @@ def fail_after(live, rounds):
 def test_a_defect_in_the_middle_of_a_stream_is_told_in_the_stream(plain, path, caplog):
     """D9, J2: token 5 fails. An error in the dialect, a proper end, no detail of it, and the next request is fine."""
     fail_after(plain, 6)
-    frames = plain.stream(path, body_for(path, "abc", max_tokens=40))
+    frames = plain.stream(path, body_for(path, "A prompt that none of it was read of before", max_tokens=40))
     told = json.dumps(frames)
     assert "internal error" in told and "secret" not in told
     last = frames[-1]
