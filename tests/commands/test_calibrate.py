@@ -64,9 +64,11 @@ def test_a_clean_profile_is_shown_and_not_measured_again(calibrate):
     assert calibrate("--depths", "96")[0] == 0
 
 
-def test_depths_that_the_profile_in_force_lacks_are_measured(calibrate):
+def test_b8_depths_that_are_missing_are_measured_and_a_failure_leaves_the_profile_that_was(calibrate):
+    before = {path: path.read_text() for path in profiles.folder().iterdir()}
     code, out, said = calibrate("--depths", "96,128")
     assert (code, out) == (1, "") and "but not at 128 tokens of context: measuring again" in said
+    assert {path: path.read_text() for path in profiles.folder().iterdir()} == before
 
 
 @pytest.mark.parametrize(
