@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ from typer import Option
 
 from dspark.commands.options import load_options, takes
 from dspark.errors import ProfileError, UsageError
-from dspark.settings import Settings
+from dspark.settings import SETTINGS, Settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,8 +84,12 @@ def calibrate(
     profile = engine.profile
     if show or check:
         if profile is None:
-            raise ProfileError(f"{loaded.model} is not calibrated on this machine: run mlx-dspark calibrate")
-        return _check(engine, as_json=as_json) if check else _present(profile, loaded.profile, as_json)
+            raise ProfileError(f"{loaded.model} is not calibrated on this machine: run {_command(settings)}")
+        return (
+            _check(engine, _command(settings, "--force"), as_json=as_json)
+            if check
+            else _present(profile, loaded.profile, as_json)
+        )
     if profile is not None and profile.clean and not force:
         already = f"calibrated already, on {profile.measured.date}"
         new = sorted({*(scope.depths or ())} - {level.depth for level in profile.curves.levels})
@@ -131,7 +136,14 @@ def _questions(engine: Engine) -> list[Question]:
     return [Question(prompt.klass, engine.encode_chat(prompt.text)) for prompt in builtin()]
 
 
-def _check(engine: Engine, *, as_json: bool) -> int:
+def _command(settings: Settings, *flags: str) -> str:
+    """What calibrates the same pair."""
+    given = ((SETTINGS[name].flag, value) for name, value in settings.from_flags().items())
+    pair = [word for flag, value in given for word in ((flag,) if value is True else (flag, str(value)))]
+    return shlex.join(["mlx-dspark", "calibrate", *pair, *flags])
+
+
+def _check(engine: Engine, remedy: str, *, as_json: bool) -> int:
     """Compare a few points, the plain step first: what it has changed by, everything probably has."""
     from dspark.calibrating.calibration import MOST_OFF
     from dspark.commands.rendering import print_json, print_lines, stdout_console
@@ -145,7 +157,7 @@ def _check(engine: Engine, *, as_json: bool) -> int:
     for point in points:
         line = f"{point.name}: {point.now_ms:.1f} ms now, {point.then_ms:.1f} ms in the profile ({point.off:+.0%})"
         print_lines(console, line)
-    verdict = "the profile still holds" if holds else "the profile no longer holds: run mlx-dspark calibrate --force"
+    verdict = "the profile still holds" if holds else f"the profile no longer holds: run {remedy}"
     print_lines(console, verdict, style="bold")
     return 0 if holds else 1
 

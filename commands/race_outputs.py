@@ -97,10 +97,10 @@ def _try_to_write(target: str) -> None:
     if target.endswith(tuple(filter(None, (os.sep, os.altsep)))):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     path = Path(target)
-    there = os.path.lexists(target)
-    if there and path.exists() and not path.is_dir() and not path.is_file():
+    there = path.exists()
+    if there and not path.is_dir() and not path.is_file():
         return  # a pipe or a device: opening it is felt at the other end
     with path.open("ab"):
         pass
     if not there:
-        path.unlink()
+        path.resolve().unlink()  # what a link points to, not the link

@@ -25,7 +25,10 @@ TROUBLE: dict[State, str] = {
 
 @dataclass(frozen=True)
 class ProfileState:
-    """A profile on disk: `pair` is what a user calls it, `why` says in a few words what is wrong with it."""
+    """A profile on disk: `pair` is what a user calls it, or its file's name where that cannot be read.
+
+    `why` says in a few words what is wrong with it.
+    """
 
     pair: str
     state: State
@@ -70,6 +73,8 @@ def profile_checks(found: Iterable[ProfileState], missing: Iterable[str] = ()) -
 
 def _trouble(profile: ProfileState) -> Check:
     seen = f"{profile.pair}: {TROUBLE[profile.state]}" + (f" ({profile.why})" if profile.why else "")
+    if profile.state == "unreadable":  # then its pair is not known
+        return _of(profile.pair).warn(seen, "delete it; the next calibration of its pair writes it anew")
     todo = "measure it anew; until then it is not relied upon"
     return _of(profile.pair).warn(seen, todo, f"mlx-dspark calibrate --model {shlex.quote(profile.pair)}")
 

@@ -2,10 +2,11 @@
 
     python tests/benchmarks/soak.py --requests 20000 --json results/soak.json
 
-Serves a tiny pair from a process of its own, with small bounds on what is remembered, so that evictions and files are
-part of it. Clients on several threads hold conversations that share system prompts, grow, fork and are abandoned; some
-leave before, some during the answer. After every batch the model is swapped for another. Told are memory, threads and
-descriptors of the process after each batch, and whether all counters add up. Exits 1 where they do not.
+Serves tiny models from a process of its own, one with a drafter and one that looks its drafts up, with small bounds on
+what is remembered, so that evictions and files are part of it. Clients on several threads hold conversations that share
+system prompts, grow, fork and are abandoned; some leave before, some during the answer. After every batch the model is
+swapped for the other. Told are memory, threads and descriptors of the process after each batch, and whether all
+counters add up. Exits 1 where they do not, or where something grows.
 """
 
 import argparse
@@ -35,8 +36,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
 from live import write_drafter, write_target
 
 CLIENTS = 4
-WINDOW = 2048
-ANSWER_TOKENS = 6
+LONGEST = 700  # characters of a conversation
+ANSWER_TOKENS = 3
 # Ways to be a client, with their weights: those that stay to the end, and those that leave after some time or frames.
 WAYS = {"whole": 40, "stream": 40, "impatient": 10, "enough": 10}
 GROWTH = 0.05  # of its memory that the process may gain over the run, warm-up left out
@@ -60,17 +61,17 @@ class Sample:
 
 
 class Soak:
-    """Asks a server at `url`, whose process is `pid`, that serves `models` in turn."""
+    """Asks a server at `url`, whose process is `pid`, that serves the first of `loads`, and then all in turn."""
 
-    def __init__(self, url: str, pid: int, models: Sequence[str], drafter: str, *, seed: int = 0) -> None:
+    def __init__(self, url: str, pid: int, loads: Sequence[dict[str, Any]], *, seed: int = 0) -> None:
         self.samples: list[Sample] = []
         self.seen: Counter[str] = Counter()
         self.totals: Counter[str] = Counter()
         self._url = url
         self._process = psutil.Process(pid)
-        self._models, self._drafter = models, drafter
+        self._loads = loads
         self._random = random.Random(seed)
-        self._systems = [self._text(400) for _ in range(4)]
+        self._systems = [self._text(300) for _ in range(4)]
         self._conversations: list[list[dict[str, str]]] = []
         self._began = time.monotonic()
         self._lock = threading.Lock()
@@ -86,9 +87,7 @@ class Soak:
                 with ThreadPoolExecutor(CLIENTS) as pool:
                     list(pool.map(self._ask, [self._question() for _ in range(count)]))
                 self._sample(http, begun + count)
-                model = self._models[(at + 1) % len(self._models)]
-                body = {"model": model, "drafter": self._drafter, "max_draft": 2, "warmup": False}
-                http.post("/admin/load?wait=true", json=body).raise_for_status()
+                http.post("/admin/load?wait=true", json=self._loads[(at + 1) % len(self._loads)]).raise_for_status()
 
     def report(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """What became of it, for the server's last `/metrics`."""
@@ -168,9 +167,9 @@ class Soak:
         """Turns to send, which way, and how much patience the client has: from 0 to 1."""
         draw = self._random
         turns = draw.choice(self._conversations) if self._conversations and draw.random() < 0.7 else []
-        if not turns or sum(len(turn["content"]) for turn in turns) > WINDOW // 2:
+        if not turns or sum(len(turn["content"]) for turn in turns) > LONGEST:
             turns = [{"role": "system", "content": draw.choice(self._systems)}]
-        turns = [*turns, {"role": "user", "content": self._text(draw.randrange(4, 200))}]
+        turns = [*turns, {"role": "user", "content": self._text(draw.randrange(4, 120))}]
         # As if answered; what is kept of the real answer differs, which is one more way to part.
         self._conversations.append([*turns, {"role": "assistant", "content": self._text(ANSWER_TOKENS)}])
         del self._conversations[:-12]
@@ -211,12 +210,23 @@ def slope(samples: Sequence[Sample], name: str) -> float:
     return sum((x - middle) * (y - level) for x, y in points) / sum((x - middle) ** 2 for x, _ in points)
 
 
-def served(folder: Path, models: Sequence[str], drafter: str) -> tuple[subprocess.Popen[str], str]:
-    """A server of the first model in a process of its own, and its address."""
+def loads(folder: Path) -> list[dict[str, Any]]:
+    """What to load in turn, as `/admin/load` takes it."""
+    drafted, plain = write_target(folder / "drafted"), write_target(folder / "plain", 7, num_hidden_layers=2)
+    own = {"max_draft": 2, "warmup": False}
+    return [
+        {"model": drafted, "drafter": write_drafter(folder / "head"), "mode": "dspark", **own},
+        {"model": plain, "drafter": "none", "mode": "lookup", **own},
+    ]
+
+
+def serving(folder: Path, load: dict[str, Any]) -> tuple[subprocess.Popen[str], str]:
+    """A server in a process of its own, and its address."""
     flags = {
-        "--model": models[0],
-        "--drafter": drafter,
-        "--max-draft": "2",
+        "--model": load["model"],
+        "--drafter": load["drafter"],
+        "--mode": load["mode"],
+        "--max-draft": str(load["max_draft"]),
         "--port": "0",
         "--prefix-cache-slots": "6",
         "--prefix-cache-bytes": "12000000",
@@ -247,11 +257,10 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        models = [write_target(folder / f"tiny-{seed}", seed) for seed in (0, 7)]
-        drafter = write_drafter(folder / "head")
-        process, url = served(folder, models, drafter)
+        turns = loads(folder)
+        process, url = serving(folder, turns[0])
         try:
-            soak = Soak(url, process.pid, models, drafter, seed=args.seed)
+            soak = Soak(url, process.pid, turns, seed=args.seed)
             soak.run(args.requests, args.batch)
             found = soak.report(httpx.get(f"{url}/metrics", trust_env=False).json())
         finally:

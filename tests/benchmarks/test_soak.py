@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
-from live import served, write_drafter, write_target
-from soak import Sample, Soak, slope
+from live import served
+from soak import Sample, Soak, loads, slope
 
 OF_A_LONG_RUN = ("memory does not grow", "no thread is left over", "no descriptor is left over")
 
@@ -14,11 +14,10 @@ OF_A_LONG_RUN = ("memory does not grow", "no thread is left over", "no descripto
 def test_counters_add_up_over_cancelled_requests_and_swaps(tmp_path, monkeypatch):
     """Acceptance 5, shortened."""
     monkeypatch.setenv("MLX_DSPARK_HOME", str(tmp_path / "home"))
-    models = [write_target(tmp_path / f"tiny-{seed}", seed) for seed in (0, 7)]
-    drafter = write_drafter(tmp_path / "head")
+    turns = loads(tmp_path)
     bounds = {"prefix_cache_slots": 3, "prefix_cache_dir": str(tmp_path / "kept"), "prefix_cache_disk_bytes": 4_000_000}
-    with served(model=models[0], drafter=drafter, max_draft=2, warmup=False, **bounds) as live:
-        soak = Soak(live.url, os.getpid(), models, drafter)
+    with served(**turns[0], **bounds) as live:
+        soak = Soak(live.url, os.getpid(), turns)
         soak.run(30, 15)
         found = soak.report(live.get("/metrics"))
     wrong = [check for check, holds in found["checks"].items() if not holds and check not in OF_A_LONG_RUN]

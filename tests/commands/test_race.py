@@ -106,6 +106,7 @@ def environment(**variables: str) -> dict[str, str]:
         (["--json", "x" * 300], "File name too long"),
         (["--json", "race.out", "--markdown", "./race.out"], "the same file"),
         (["--json", "empty.txt", "--markdown", "link.txt"], "the same file"),
+        (["--json", "dangling.txt", "--markdown", "."], "Is a directory"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line_and_exit_2_before_a_model_is_loaded(
@@ -119,11 +120,14 @@ def test_what_cannot_be_meant_is_one_line_and_exit_2_before_a_model_is_loaded(
     monkeypatch.setitem(sys.modules, "dspark.engine", None)  # importing it would raise
     Path("empty.txt").touch()
     Path("link.txt").symlink_to("empty.txt")
+    Path("dangling.txt").symlink_to("gone.txt")
     assert run(["race", *arguments]) == 2
     said = capsys.readouterr()
     assert named in said.err and said.err.count("\n") == 1
     assert said.out == ""
-    assert {path.name for path in tmp_path.iterdir()} == {"empty.txt", "link.txt"}, "trying leaves nothing behind"
+    assert {path.name for path in tmp_path.iterdir()} == {"empty.txt", "link.txt", "dangling.txt"}, (
+        "trying leaves nothing behind"
+    )
 
 
 @pytest.mark.parametrize(

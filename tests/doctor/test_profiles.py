@@ -18,6 +18,11 @@ def test_each_that_is_not_relied_upon_has_its_own_remedy():
     assert found[1].command == "mlx-dspark calibrate --model 'my model'"
 
 
+def test_one_that_cannot_be_read_names_no_model_to_calibrate():
+    (check,) = profile_checks([ProfileState("x.yaml", "unreadable", "it is broken")])
+    assert (check.status, check.command) == ("warn", None) and "delete it" in check.todo
+
+
 def test_pairs_without_one():
     (check,) = profile_checks([], ["demo"])
     assert (check.status, check.command) == ("warn", "mlx-dspark calibrate --model demo")

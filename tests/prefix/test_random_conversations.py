@@ -23,7 +23,6 @@ LIMIT_BYTES = {"trimmed, dspark": 700_000, "kv-bits 8": 700_000, "hybrid": 150_0
 PLAYED = {**LIMIT_BYTES, **({kind: LIMIT_BYTES.get(kind, 400_000) for kind in KINDS} if LONG else {})}
 DISK_BYTES = 600_000
 ANSWER = 6
-LONGEST = 600
 WHAT = ("append", "append", "append", "edit", "fork", "together", "cancel", "hang up", "error")
 BEFORE = ("restart", "crash", "damage", "settle", "shed")
 
@@ -47,6 +46,7 @@ class Play:
     def __init__(self, engine, kind, folder):
         self.engine, self.histories, self._said, self._harmed = engine, [tokens(40, seed=1)], 0, False
         self._folder = folder
+        self._longest = min(600, engine.loaded.context_window - 2 * ANSWER)
         self._options = PrefixOptions(
             slots=3, rung_tokens=24, limit_bytes=PLAYED[kind], folder=str(folder), disk_bytes=DISK_BYTES
         )
@@ -68,14 +68,16 @@ class Play:
             which, history = len(self.histories) - 1, [*history[:cut], *fresh]
         else:
             history = [*history, *fresh]
-        history = history[:LONGEST]
+        if len(history) > self._longest:
+            history = fresh
         mode = self.engine.loaded.modes[mode % len(self.engine.loaded.modes)]
         if what in ("cancel", "hang up"):
             self._leave_early(history, mode, at, hang_up=what == "hang up")
         elif what == "error":
             self._break_down(history, mode, at)
         elif what == "together":
-            self._together(history, [*self.histories[at % len(self.histories)], *fresh][:LONGEST], mode)
+            other = self.histories[at % len(self.histories)]
+            self._together(history, [*other, *fresh][: self._longest], mode)
         self.histories[which] = [*history, *self._ask(history, mode)]
         self._check()
 
@@ -188,7 +190,7 @@ class Play:
 
 @pytest.mark.parametrize("kind", PLAYED)
 @settings(
-    max_examples=LONG or 6,
+    max_examples=LONG or 5,
     deadline=None,
     derandomize=not LONG,
     database=None,

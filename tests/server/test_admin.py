@@ -10,10 +10,9 @@ KEY = "main-key"
 def locked(pair, own_home):
     """A server with a key, and a sub-key beside the main one."""
     with served(model=pair[0], drafter=pair[1], mode="dspark", max_draft=3, key=KEY) as running:
-        from dspark.hub import shelves
         from dspark.server.keys import SubKeys
 
-        running.sub = SubKeys(shelves.home() / "api-keys.json").create("guest")
+        running.sub = SubKeys.at_home().create("guest")
         yield running
 
 

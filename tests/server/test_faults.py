@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from live import GENERATION, body_for, events, in_threads, served, streamed_text, text_of, write_target
+from live import GENERATION, Blocking, body_for, events, in_threads, served, streamed_text, text_of, write_target
 from wires import eventually
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = GENERATION
@@ -119,28 +119,11 @@ def test_a_storm_of_clients_that_leave_at_any_time_leaves_nothing_behind(live, c
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-class Holding:
-    """A job that holds the worker."""
-
-    def __init__(self):
-        self.begun, self.go = threading.Event(), threading.Event()
-
-    def run(self):
-        self.begun.set()
-        self.go.wait(20)
-
-    def fail(self, error):
-        pass
-
-    def cancel(self):
-        self.go.set()
-
-
 def test_nothing_but_generation_waits_for_the_engine(plain):
     """E16, F12: status, the listing and the counting of tokens answer while a long step runs."""
-    job = Holding()
-    plain.app.worker.submit(job)
-    assert job.begun.wait(10)
+    gate = Blocking()
+    plain.app.worker.submit(gate)
+    assert eventually(lambda: plain.app.worker.busy)
     try:
         for route in ("health", "metrics", "machine", "calibration", "rounds", "models", "models/target"):
             plain.get(f"/v1/{route}")
@@ -149,7 +132,7 @@ def test_nothing_but_generation_waits_for_the_engine(plain):
         assert plain.post(f"{MESSAGES}/count_tokens", body_for(MESSAGES, "hi"))["input_tokens"] > 2
         assert plain.get("/health")["busy"] is True
     finally:
-        job.go.set()
+        gate.release.set()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -200,7 +183,7 @@ def fail_after(live, rounds):
 def test_a_defect_in_the_middle_of_a_stream_is_told_in_the_stream(plain, path, caplog):
     """D9, J2: token 5 fails. An error in the dialect, a proper end, no detail of it, and the next request is fine."""
     fail_after(plain, 6)
-    frames = plain.stream(path, body_for(path, "abc", max_tokens=40))
+    frames = plain.stream(path, body_for(path, "A prompt that none of it was read of before", max_tokens=40))
     told = json.dumps(frames)
     assert "internal error" in told and "secret" not in told
     last = frames[-1]

@@ -7,7 +7,7 @@ import pytest
 from families import WINDOW, family
 from mlx_lm.models import base, llama
 from mlx_lm.models.base import create_causal_mask
-from tiny import write_head, write_llama
+from tiny import write_llama
 
 from dspark import pair
 from dspark.decoding.events import Finished
@@ -49,10 +49,9 @@ def masks(width, depth):
 @pytest.mark.parametrize("kind", masks(2, 4))
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 1), (16, 2), (32, 1)])
 def test_chunks_say_what_the_whole_says(kind, heads, kv_heads):
-    for width, depth in ((2, 2), (5, 9), (9, 40), (33, 33), (17, 300)):
-        for batch in (1, 2):
-            one = a_pass(heads, kv_heads, width, depth, masks(width, depth)[kind], batch=batch)
-            assert mx.allclose(one.whole(), one.split(), rtol=1e-5, atol=1e-6)
+    for width, depth in ((2, 2), (5, 9), (9, 40), (33, 33), (17, 100)):
+        one = a_pass(heads, kv_heads, width, depth, masks(width, depth)[kind], batch=2 if width == 5 else 1)
+        assert mx.allclose(one.whole(), one.split(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_chunk_is_what_the_kernel_takes():
@@ -180,13 +179,13 @@ def test_greedy_answers_are_those_of_plain_decoding(shape, tmp_path, monkeypatch
     folder = write_llama(tmp_path / "m", max_position_embeddings=1024, **SHAPES[shape])
     engine, chunked, split = Engine(), [], Pass.split
     monkeypatch.setattr(Pass, "split", lambda one: chunked.append(1) or split(one))
-    engine.load(LoadOptions(str(folder), str(write_head(tmp_path / "head")), sdpa_split=True))
+    engine.load(LoadOptions(str(folder), "none", sdpa_split=True))
     assert engine.loaded.sdpa_split
     for depth in (5, 70, 400):
         prompt = text(depth)[0].tolist()
         plain = answer(engine, prompt, SpeculationOptions("baseline"))
-        for mode, cap in (("dspark", 5), ("lookup", 12)):
-            found = answer(engine, prompt, SpeculationOptions(mode, cap))
+        for cap in (4, 12):
+            found = answer(engine, prompt, SpeculationOptions("lookup", cap))
             verdict = compare(
                 plain,
                 found,

@@ -47,6 +47,7 @@ def test_a_write_into_a_slice_changes_every_holder_of_that_array_and_no_other_ha
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("seed", range(3))
 def test_going_back_far_is_exact_and_can_be_repeated(name, seed):
+    """C18."""
     rng = random.Random(seed)
     record = [rng.randrange(90) for _ in range(20)]
     model, held = held_by(name, record[:12], rng)

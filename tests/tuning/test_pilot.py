@@ -5,6 +5,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated import deepening
 
 from dspark.tuning.acceptance import DraftAcceptance, Rate
 from dspark.tuning.costs import CostModel
@@ -46,6 +47,29 @@ def test_drafts_that_do_not_pay_are_parked_and_tried_again(costs, rate, confiden
     assert 1 < drafted < 40
     assert speed > 0.97
     assert any(plan.source == "drafter" for plan in plans[-100:])
+
+
+def _verified(pilot, depth, rate=0.8, rounds=200):
+    """Proposals that a round verifies, on average, in a context of `depth` tokens."""
+    draw, found = random.Random(1), []
+    for _ in range(rounds):
+        plan = pilot.plan(0, 0, 1000)
+        seen = (rate,) * plan.cap
+        verified = pilot.trim(seen, plan.cap) if plan.source == "drafter" else 0
+        accepted = next((at for at in range(verified) if draw.random() >= rate), verified)
+        pilot.observe(Outcome(plan.source, plan.cap, verified, accepted, 0, seen, depth))
+        found.append(verified)
+    return sum(found) / rounds
+
+
+def test_b3_the_controller_verifies_less_where_depth_makes_rows_dear_and_a_pinned_cap_stays():
+    def auto(slope):
+        return AutoPilot(deepening(slope), max_cap=32, block=7, lookup=False)
+
+    short, middle, deep = (_verified(auto(0.2), depth) for depth in (1024, 4096, 32768))
+    assert deep < middle <= short
+    assert len({_verified(auto(0.0), depth) for depth in (64, 1024, 4000)}) == 1, "flat in depth: nothing changes"
+    assert {_verified(FixedPilot(5, drafter=True, lookup=False), depth) for depth in (1024, 32768)} == {5.0}
 
 
 @settings(max_examples=100, deadline=None)

@@ -13,6 +13,8 @@ from dspark.server.order import EFFORTS, SamplingWishes, Thinking, Tool, ToolCho
 EffortField = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Mode = Literal["none", "auto", "required"]
 Count = Annotated[int, Field(gt=0)]
+# Of all stop strings of a request together: what they take, in time before the first token too, grows with them.
+STOP_CHARACTERS = 65536
 
 
 class ThinkingField(Wire):
@@ -127,6 +129,18 @@ def _effort(said: Mapping[str, Any]) -> EffortField | None:
 def smallest(*limits: int | None) -> int | None:
     """The smallest limit that was given."""
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+def stop_words(words: Iterable[str], field: str) -> tuple[str, ...]:
+    """Each stop string once, without empty ones.
+
+    Raises:
+        ValidationFailed: they are too long to look for in every answer.
+    """
+    kept = tuple(dict.fromkeys(word for word in words if word))
+    if sum(map(len, kept)) > STOP_CHARACTERS:
+        raise invalid([((field,), f"Input should have at most {STOP_CHARACTERS} characters in all")])
+    return kept
 
 
 def unique(tools: Iterable[Tool]) -> tuple[Tool, ...]:

@@ -10,7 +10,16 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dspark.errors import BadRequest
-from dspark.server.dialects.asked import Asked, EffortField, Mode, arguments_text, choose, no_pictures, unique
+from dspark.server.dialects.asked import (
+    Asked,
+    EffortField,
+    Mode,
+    arguments_text,
+    choose,
+    no_pictures,
+    stop_words,
+    unique,
+)
 from dspark.server.dialects.openai import function_tool
 from dspark.server.dialects.reply import Context, Frame
 from dspark.server.dialects.wire import Schema, StrOrList, Wire
@@ -122,7 +131,7 @@ def parse(body: bytes) -> Order:
         parallel_tool_calls=not choice.disable_parallel_tool_use,
         sampling=asked.wishes(),
         max_tokens=asked.max_tokens,
-        stop=tuple(dict.fromkeys(word for word in asked.stop_sequences or () if word)),
+        stop=stop_words(asked.stop_sequences or (), "stop_sequences"),
         stream=bool(asked.stream),
         thinking=asked.thoughts(output.known_effort()),
         template_kwargs=asked.template_kwargs(),

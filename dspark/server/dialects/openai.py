@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from dspark.server.dialects.asked import stop_words
 from dspark.server.dialects.wire import Schema, StrOrList, Wire, invalid
 from dspark.server.order import ResponseFormat, Tool
 from dspark.server.parts import Ending, TokenScore, Usage
@@ -70,12 +71,12 @@ def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     """At most four stop strings; empty ones are dropped.
 
     Raises:
-        ValidationFailed: there are more.
+        ValidationFailed: there are more, or they are too long.
     """
     words = [stop] if isinstance(stop, str) else stop or []
     if len(words) > MAX_STOPS:
         raise invalid([(("stop",), f"List should have at most {MAX_STOPS} items after validation, not {len(words)}")])
-    return tuple(dict.fromkeys(word for word in words if word))
+    return stop_words(words, "stop")
 
 
 def usage(endings: Sequence[Ending], n: int) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def test_e1_an_empty_stop_stops_nothing(stop):
 def test_e1_stop_strings_and_their_limit():
     assert parse(stop=["", "\n"]).stop == ("\n",)
     assert parse(stop="END").stop == ("END",)
-    assert refused(stop=["a"] * 5)[:2] == (422, "stop")
+    assert refused(stop=["a"] * 5)[:2] == refused(stop="a" * 100_000)[:2] == (422, "stop")
     assert refused(stop=5) == (422, "stop", "body -> stop: Input should be a valid string or list")
 
 

@@ -204,7 +204,10 @@ def test_f15_no_limit_is_tolerated():
 
 
 def test_stop_sequences_of_any_number():
+    """O7: as long as they are not longer than any answer."""
     assert parse(stop_sequences=["a", "", "b", "c", "d", "e", "a"]).stop == ("a", "b", "c", "d", "e")
+    assert len(parse(stop_sequences=[f"{at:05}" for at in range(13_000)]).stop) == 13_000
+    assert refused(stop_sequences=[f"{at:06}" for at in range(11_000)])[:2] == (422, "stop_sequences")
 
 
 def test_a_format_of_the_answer():
