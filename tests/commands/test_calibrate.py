@@ -15,7 +15,7 @@ from dspark.engine import Engine, LoadOptions
 from dspark.errors import DSparkError
 from dspark.tuning import profiles
 
-BRIEF = Scope(depths=(96,), table_s=0.01, repeats=3, answers_per_class=1, answer_tokens=16, quick=True)
+BRIEF = Scope(depths=(96,), timing_s=0.01, repeats=3, answers_per_class=1, answer_tokens=16, quick=True)
 
 
 class Measuring(DSparkError):
