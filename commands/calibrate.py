@@ -237,10 +237,23 @@ def _conclusions(derived: Derived) -> Iterator[str]:
     for depth, choice in derived.depths.items():
         what = "plain decoding" if choice.cap == 0 else f"{choice.mode} cap {choice.cap}, {choice.speedup:.2f}x"
         yield f"with {depth} tokens of context: {what}"
+    if derived.cap:
+        yield f"the best fixed setting: cap {derived.cap}, {_extras(derived.lookup, derived.confidence)}"
     names = {"baseline": "plain decoding", "lookup": "looking things up", "drafter": "the drafter"}
-    yield f"mode auto stands for {names[derived.mode]}" + (
-        "" if derived.mode == "baseline" else f", cap {derived.auto_cap}"
-    )
+    auto = f"mode auto stands for {names[derived.mode]}"
+    if derived.mode != "baseline":
+        auto += f", cap {derived.auto_cap}"
+    if derived.mode == "drafter":
+        auto += f", {_extras(derived.auto_lookup, derived.auto_confidence)}"
+    yield auto
+    if derived.drafter_bits is not None:
+        bits = "unquantized" if derived.drafter_bits == 16 else f"with {derived.drafter_bits} bits a weight"
+        yield f"the drafter is fastest {bits}"
+
+
+def _extras(lookup: bool, confidence: float) -> str:
+    threshold = f"confidence threshold {confidence:g}" if confidence else "no confidence threshold"
+    return f"lookup {'on' if lookup else 'off'}, {threshold}"
 
 
 @contextmanager

@@ -124,6 +124,16 @@ def test_a_gain_that_may_be_chance_is_shown_as_one():
     assert UNSURE not in _shown(profile.model_copy(update={"derived": derived}), 100)
 
 
+def test_what_was_derived_is_said_in_full():
+    chosen = {"mode": "drafter", "cap": 4, "lookup": False, "confidence": 0.3, "drafter_bits": 4}
+    auto = {"auto_cap": "auto", "auto_lookup": True, "auto_confidence": 0.0}
+    profile = made()
+    text = _shown(profile.model_copy(update={"derived": profile.derived.model_copy(update=chosen | auto)}), 100)
+    assert "the best fixed setting: cap 4, lookup off, confidence threshold 0.3" in text
+    assert "mode auto stands for the drafter, cap auto, lookup on, no confidence threshold" in text
+    assert "the drafter is fastest with 4 bits a weight" in text
+
+
 @pytest.mark.parametrize("width", [20, 34, 60])
 def test_p10_no_figure_is_cut_on_a_narrow_terminal(width):
     profile = made()
