@@ -54,7 +54,7 @@ class _Loader(yaml.SafeLoader):
     """Nothing here needs aliases or tags: bombs are made of the first, the second have constructors that fail badly."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or event.tag is not None:
             raise Malformed("aliases and tags are not allowed", event.start_mark.line + 1)
         return super().compose_node(parent, index)
@@ -75,4 +75,4 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _Loader.lined)
 for _kind in ("merge", "value"):  # `<<` and `=` are words here
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", yaml.SafeLoader.construct_yaml_str)
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_yaml_str)

@@ -73,15 +73,17 @@ def _document(file: Path, where: str) -> Any:
 
 def _rows(document: Any, where: str) -> Iterator[tuple[str, str, object, int]]:
     """Section, key, value and line of everything that stands in a section."""
+    from dspark.yamlfile import Lined
+
     if document is None:
         return
-    if not isinstance(document, dict):
+    if not isinstance(document, Lined):
         raise UsageError(f"{where} must hold sections ({', '.join(SECTIONS)}) with keys in them")
     for section, keys in document.items():
         line = document.lines[section]
         if section not in SECTIONS:
             _LOG.warning("%s line %d: %s", where, line, _stray_section(str(section)))
-        elif isinstance(keys, dict):
+        elif isinstance(keys, Lined):
             yield from ((section, str(key), value, keys.lines[key]) for key, value in keys.items())
         elif keys is not None:
             raise UsageError(f"{where} line {line}: {section} must hold keys, such as '  {_example(section)}'")
