@@ -72,7 +72,11 @@ class _Loader(yaml.SafeLoader):
             found[key], found.lines[key] = self.construct_object(value_node, deep=True), line
         return found
 
+    def word(self, node: yaml.ScalarNode) -> Any:
+        """What `<<` and `=` are here: words."""
+        return self.construct_scalar(node)
+
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _Loader.lined)
-for _kind in ("merge", "value"):  # `<<` and `=` are words here
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_yaml_str)
+for _kind in ("merge", "value"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.word)
