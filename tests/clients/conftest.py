@@ -1,13 +1,11 @@
 """One server a pair, for the clients that people use."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 KEY = "the-key-of-the-tests"
-CLIENTS_VARIABLE = "MLX_DSPARK_CLIENTS"
 
 
 def pytest_collection_modifyitems(items):
@@ -43,17 +41,3 @@ def demo(tmp_path_factory) -> Iterator["Served"]:  # noqa: F821
     known = {"PRECISION": "fp32", "MODE": "dspark", "MAX_DRAFT": "2"}
     with serving(home, *SERVE, **{f"MLX_DSPARK_{name}": value for name, value in known.items()}) as served:
         yield served
-
-
-@pytest.fixture(scope="session")
-def program():
-    """The path of a client's program, in the folder that a variable names."""
-
-    def find(name: str) -> str:
-        folder = os.environ.get(CLIENTS_VARIABLE)
-        path = Path(folder or "", name)
-        if not folder or not os.access(path, os.X_OK):
-            pytest.skip(f"no {name} in {CLIENTS_VARIABLE} (npm install it, and name its node_modules/.bin there)")
-        return str(path)
-
-    return find

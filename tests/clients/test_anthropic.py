@@ -18,7 +18,7 @@ SCHEMA = {
 }
 TOOLS = [{"name": name, "description": f"{name} it", "input_schema": SCHEMA} for name in ("read", "list")]
 # What this SDK has no word for (any more) goes beside.
-CALLING = {"max_tokens": 400, "extra_body": {"temperature": 1, "seed": 2}}
+CALLING = {"max_tokens": 400, "extra_body": {"temperature": 1, "seed": 10}}
 
 
 class Person(BaseModel):
@@ -88,7 +88,7 @@ def test_a_call_and_its_result(client, choice, names):
 
 
 def test_a_message_is_parsed_into_what_was_asked_for(client):
-    asked = {"model": "m", "messages": ASK, "max_tokens": 300, "extra_body": {"temperature": 1, "seed": 4}}
+    asked = {"model": "m", "messages": ASK, "max_tokens": 300, "extra_body": {"temperature": 1, "seed": 10}}
     answer = client.messages.parse(**asked, output_format=Person)
     assert isinstance(answer.parsed_output, Person)
     with client.messages.stream(**asked, output_format=Person) as stream:
@@ -127,13 +127,3 @@ def test_refusals_are_the_exceptions_of_their_status(client, stream):
     assert refused(anthropic.AuthenticationError, stranger).type == "authentication_error"
     foreign = client.with_options(default_headers={"Origin": "http://elsewhere.example"})
     assert refused(anthropic.PermissionDeniedError, foreign).type == "permission_error"
-
-
-@pytest.mark.real
-def test_the_demo_pair_answers_streamed_as_whole(demo):
-    with anthropic.Anthropic(base_url=demo.url, api_key="not-needed", max_retries=0, timeout=120) as client:
-        asked = {"model": "m", "messages": [{"role": "user", "content": "Name three colours."}], "max_tokens": 16}
-        whole = check(client.messages.create(**asked))
-        with client.messages.stream(**asked) as stream:
-            assert "".join(stream.text_stream) == whole.content[0].text
-        assert len(whole.content[0].text.split()) > 3 and whole.x_mlx_dspark["mode"] == "dspark"

@@ -28,37 +28,42 @@ def test_every_example_is_of_a_kind_that_is_tried():
     assert [line for line in LINES if line not in CURLS + LAUNCHES] == ["mlx-dspark serve"], "see the fixture demo"
 
 
-@pytest.mark.parametrize("number", range(len(CURLS)))
-def test_curl(demo, number):
+def test_the_examples_work_as_pasted(demo, tmp_path, capsys):
+    """All in one, as one server is enough for them."""
+    for line in CURLS:
+        curled(at(line, demo))
+    for example in PYTHONS:
+        executed(at(example, demo), capsys)
+    for line in LAUNCHES:
+        launched(line, demo, tmp_path)
+
+
+def curled(line):
     if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
-    line = f"{at(CURLS[number], demo)} --fail --silent --show-error --noproxy '*'"
+        return
+    line = f"{line} --fail --silent --show-error --noproxy '*'"
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert re.search(r'"(status":"ok|content": ?"\w|text": ?"\w)', done.stdout), done.stdout
+    assert re.search(r'"(status":"ok|content": ?"\w|text": ?"\w)', done.stdout), f"{line}: {done.stdout}"
 
 
-@pytest.mark.parametrize("number", range(len(PYTHONS)))
-def test_python(demo, number, capsys):
-    example = at(PYTHONS[number], demo)
+def executed(example, capsys):
     package = re.search(r"^from (\w+) import", example)[1]
     pytest.importorskip(package, reason=f"the {package} SDK is not installed (pip install -e '.[test]')")
-    exec(compile(example, f"README example {number}", "exec"), {"__name__": "example"})
+    exec(compile(example, f"README example with {package}", "exec"), {"__name__": "example"})
     assert len(capsys.readouterr().out.split()) > 3
 
 
-@pytest.mark.parametrize("line", LAUNCHES)
-def test_launch(demo, line, tmp_path):
-    """With a stand-in for the client, which the README's own words would keep busy for long; see test_agents.py."""
+def launched(line, demo, folder):
+    """With a stand-in for the client, which the README's own words would keep busy for long."""
     client = re.search(r"launch (\w+)", line)[1]
-    (tmp_path / client).write_text(
-        f'#!{sys.executable}\nimport os, sys\nprint(os.environ["ANTHROPIC_BASE_URL"], sys.argv)'
-    )
-    (tmp_path / "mlx-dspark").write_text(f"#!/bin/sh\nexec {PROGRAM[0]} -c '{PROGRAM[2]}' \"$@\"\n")
+    tells = 'import os, sys\nprint(os.environ["ANTHROPIC_BASE_URL"], sys.argv)'
+    (folder / client).write_text(f"#!{sys.executable}\n{tells}\n")
+    (folder / "mlx-dspark").write_text(f"#!/bin/sh\nexec {PROGRAM[0]} -c '{PROGRAM[2]}' \"$@\"\n")
     for name in (client, "mlx-dspark"):
-        (tmp_path / name).chmod(0o755)
+        (folder / name).chmod(0o755)
     port = demo.url.rpartition(":")[2]
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "MLX_DSPARK_PORT": port}
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "MLX_DSPARK_PORT": port}
     done = subprocess.run(["sh", "-c", line], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert demo.url in done.stdout and "What does this repository do?" in done.stdout
