@@ -196,6 +196,8 @@ def _print_profile(console: Console, profile: Profile, path: str | None) -> None
     if rates:
         best = max(rates, key=lambda rate: rate.tokens_per_s)
         print_lines(console, f"prompts are read at {best.tokens_per_s:.0f} tokens/s, in chunks of {best.chunk}")
+    if moved := profile.curves.bandwidth:
+        print_lines(console, f"memory moves at {moved.gb_s:g} GB/s ({moved.method})", hanging=2)
     console.print()
     choices = [_choice(klass, one, derived.auto_speedup.get(klass)) for klass, one in derived.classes.items()]
     print_table(console, ("text", "best fixed", "reaches", "auto"), choices, ("reaches", "auto"))

@@ -17,7 +17,7 @@ from dspark.drafters.along import Answered, Tried, answered, drafts_along
 from dspark.drafters.drafter import Drafter
 from dspark.drafters.loading import UNQUANTIZED, default_bits
 from dspark.errors import UsageError
-from dspark.machine import Conditions, Watch, stamp
+from dspark.machine import Conditions, Watch, bandwidth, describe, stamp
 from dspark.pair import Pair, drafter_again
 from dspark.targets.target import Target
 from dspark.tuning.acceptance import Prior, prior_of
@@ -182,7 +182,9 @@ def calibrate(
         agenda.begin("answers")
         traces, others = _record(subject, chosen, scope, agenda)
         drift = _repeat(subject, stopwatch) / first.ms - 1.0
-    curves = Curves(tuple(levels), ahead, tuple(prefill), _lookup_ms(questions), bytes_per_token, drift)
+        agenda.begin("bandwidth")
+        moved = bandwidth.measure(describe()) if scope.bandwidth else None
+    curves = Curves(tuple(levels), ahead, tuple(prefill), _lookup_ms(questions), bytes_per_token, drift, moved)
     agenda.begin("derivation")
     evidence = _evidence(subject, curves, traces)
     decision = decide(evidence, [level.depth for level in levels[1:]], agenda.tick)

@@ -36,8 +36,8 @@ class Scope:
     `depths` None takes those of `DEPTHS` that can be read within `depth_s`, two at most. Each timing takes about
     `timing_s` and at least `repeats` observations; each chunk size of a prompt takes `prefill_s`. At most
     `answer_tokens` are recorded of each of at most `answers_per_class` prompts of a class, and no more of both than
-    `answers_s` allow; one short answer a class is always. `quick` leaves out the widest forwards, the chunk sizes and
-    the other precision of the drafter.
+    `answers_s` allow; one short answer a class is always. `bandwidth` is the machine's, measured as well or not.
+    `quick` leaves out the widest forwards, the chunk sizes and the other precision of the drafter.
     """
 
     depths: tuple[int, ...] | None = None
@@ -48,12 +48,22 @@ class Scope:
     answers_s: float = 16.0
     answers_per_class: int = 3
     answer_tokens: int = 64
+    bandwidth: bool = True
     quick: bool = False
 
     @classmethod
     def brief(cls) -> "Scope":
         """About a third of the time: no depths, one short answer a class."""
-        return cls(depths=(), timing_s=0.1, repeats=3, answers_s=6.0, answers_per_class=1, answer_tokens=24, quick=True)
+        return cls(
+            depths=(),
+            timing_s=0.1,
+            repeats=3,
+            answers_s=6.0,
+            answers_per_class=1,
+            answer_tokens=24,
+            bandwidth=False,
+            quick=True,
+        )
 
     def estimates(self) -> dict[str, float]:
         """Seconds of each stage, before anything is known."""
@@ -62,6 +72,7 @@ class Scope:
             "prefill": 4 * self.prefill_s,
             "depth": 0.0 if self.depths == () else 2 * self.depth_s,
             "answers": self.answers_s,
+            "bandwidth": 3.0 if self.bandwidth else 0.0,
             "derivation": 2.0,
         }
 

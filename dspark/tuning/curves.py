@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dspark.machine.bandwidth import Bandwidth
 from dspark.tuning.costs import CostModel, Depth, Points, points
 from dspark.tuning.timing import Timing
 
@@ -31,7 +32,7 @@ class Curves:
 
     `ahead` is a plain step fed ahead of its reading, at the first level: what it saves, it saves at any depth.
     `lookup_ms` is the host's time to extend the index by a token and to look up; `drift` is how much slower the first
-    point was when it was repeated at the end, relatively.
+    point was when it was repeated at the end, relatively. `bandwidth` is the machine's, whatever the pair.
     """
 
     levels: tuple[Level, ...]
@@ -40,6 +41,7 @@ class Curves:
     lookup_ms: float | None = None
     bytes_per_token: float | None = None
     drift: float | None = None
+    bandwidth: Bandwidth | None = None
 
     @property
     def noise(self) -> float:

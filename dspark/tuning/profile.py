@@ -9,6 +9,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dspark.errors import ProfileError
+from dspark.machine.bandwidth import Bandwidth
 from dspark.tuning.acceptance import Count, Prior
 from dspark.tuning.costs import CostModel, Depth, points
 from dspark.tuning.curves import Curves
@@ -108,6 +109,14 @@ class PrefillRate(_Strict):
     tokens_per_s: Positive
 
 
+class MemoryRate(_Strict):
+    """`dspark.machine.bandwidth.Bandwidth`, as it is written: of a copy, and of reading alone."""
+
+    gb_s: Positive
+    read_gb_s: Positive | None = None
+    method: str
+
+
 class CurveTable(_Strict):
     """`dspark.tuning.curves.Curves`, as they are written."""
 
@@ -116,6 +125,7 @@ class CurveTable(_Strict):
     lookup_ms: Share | None = None
     prefill: list[PrefillRate] = []
     kv_bytes_per_token: Positive | None = None
+    bandwidth: MemoryRate | None = None
     noise: Share = 0.0
     drift: Annotated[float, Field(allow_inf_nan=False)] | None = None
 
@@ -271,9 +281,14 @@ def curve_table(curves: Curves) -> CurveTable:
         lookup_ms=curves.lookup_ms,
         prefill=[PrefillRate(**asdict(rate)) for rate in curves.prefill],
         kv_bytes_per_token=curves.bytes_per_token,
+        bandwidth=_memory_rate(curves.bandwidth) if curves.bandwidth else None,
         noise=curves.noise,
         drift=curves.drift,
     )
+
+
+def _memory_rate(found: Bandwidth) -> MemoryRate:
+    return MemoryRate(gb_s=found.gb_s, read_gb_s=found.read_gb_s, method=found.method)
 
 
 def acceptance(prior: Prior) -> AcceptanceTable:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from tiny import write_head, write_llama
@@ -18,7 +19,9 @@ from dspark.machine import Conditions
 from dspark.tuning import profiles
 from dspark.tuning.pilot import AutoPilot
 
-SCOPE = Scope(depths=(96, 128), timing_s=0.02, repeats=3, prefill_s=9.0, answers_per_class=1, answer_tokens=24)
+SCOPE = Scope(
+    depths=(96, 128), timing_s=0.02, repeats=3, prefill_s=9.0, answers_per_class=1, answer_tokens=24, bandwidth=False
+)
 
 
 @pytest.fixture(autouse=True)
@@ -38,16 +41,17 @@ def questions(engine):
 def test_every_curve_is_there_and_the_engine_goes_by_them(pair):
     engine, stages = Engine(), []
     engine.load(pair)
-    profile = engine.calibrate(questions(engine), SCOPE, stages.append)
+    profile = engine.calibrate(questions(engine), replace(SCOPE, bandwidth=True), stages.append)
     levels = profile.curves.levels
     assert [level.depth for level in levels] == [64, 96, 128]
     assert list(levels[0].verify_ms) == [1, 2, 3, 4, 5, 6, 16, 32] and list(levels[0].draft_ms) == [1, 2, 3, 4, 5]
     assert list(levels[1].verify_ms) == [1, 3, 8] and list(levels[1].draft_ms) == [5]
+    assert profile.curves.bandwidth is not None and profile.curves.bandwidth.gb_s > 0
     assert len(profile.curves.prefill) == 3 and profile.curves.ahead_ms > 0 and profile.curves.lookup_ms > 0
     assert set(profile.derived.classes) == {"chat", "copy"} and set(profile.derived.depths) == {96, 128}
     assert 0 <= profile.derived.cap <= 32 and profile.derived.reason
     names = [stage.name for stage in stages]
-    assert list(dict.fromkeys(names)) == ["costs of a round", "prefill", "depth", "answers", "derivation"]
+    assert list(dict.fromkeys(names)) == ["costs of a round", "prefill", "depth", "answers", "bandwidth", "derivation"]
     assert all(0 <= stage.share <= 1 and stage.left_s >= 0 for stage in stages)
     assert engine.profile is profile and engine.costs().source.startswith("calibrated on")
 
@@ -141,7 +145,9 @@ def test_a_busy_neighbour_is_seen_and_marks_the_profile(pair):
     try:
         engine = Engine()
         engine.load(pair)
-        profile = engine.calibrate(questions(engine), Scope(depths=(), timing_s=0.3, repeats=3, answer_tokens=24))
+        profile = engine.calibrate(
+            questions(engine), Scope(depths=(), timing_s=0.3, repeats=3, answer_tokens=24, bandwidth=False)
+        )
     finally:
         for loop in loops:
             loop.kill()

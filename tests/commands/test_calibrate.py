@@ -15,7 +15,9 @@ from dspark.engine import Engine, LoadOptions
 from dspark.errors import DSparkError
 from dspark.tuning import profiles
 
-BRIEF = Scope(depths=(96,), timing_s=0.01, repeats=3, answers_per_class=1, answer_tokens=16, quick=True)
+BRIEF = Scope(
+    depths=(96,), timing_s=0.01, repeats=3, answers_per_class=1, answer_tokens=16, quick=True, bandwidth=False
+)
 
 
 class Measuring(DSparkError):

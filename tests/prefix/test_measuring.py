@@ -33,14 +33,32 @@ def test_b14_calibrating_neither_uses_nor_fills_it(home):
     engine = home.engine("hybrid")
     ask(engine, tokens(60))
     before = engine.prefix_cache.report()
-    scope = Scope(depths=(), timing_s=0.02, repeats=1, prefill_s=0.02, answers_per_class=1, answer_tokens=4, quick=True)
+    scope = Scope(
+        depths=(),
+        timing_s=0.02,
+        repeats=1,
+        prefill_s=0.02,
+        answers_per_class=1,
+        answer_tokens=4,
+        quick=True,
+        bandwidth=False,
+    )
     engine.calibrate([Question("chat", tokens(60))], scope)
     assert engine.prefix_cache.report() == before
 
 
 def test_prompts_are_read_in_the_chunks_that_were_measured_best(home):
     engine = home.engine("trimmed, dspark")
-    scope = Scope(depths=(), timing_s=0.02, repeats=1, prefill_s=0.02, answers_per_class=1, answer_tokens=4, quick=True)
+    scope = Scope(
+        depths=(),
+        timing_s=0.02,
+        repeats=1,
+        prefill_s=0.02,
+        answers_per_class=1,
+        answer_tokens=4,
+        quick=True,
+        bandwidth=False,
+    )
     chunk = engine.calibrate([Question("chat", tokens(60))], scope).derived.prefill_chunk
     assert chunk is not None and chunk <= 128, "fewer are not read at once"
     for mode in engine.loaded.modes:
