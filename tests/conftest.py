@@ -2,6 +2,7 @@
 
 import logging
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,39 @@ def _own_drafter_memory(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         memory = tmp_path_factory.mktemp("memory") / "drafters.json"
         patch.setattr(pair, "drafter_memory", lambda: memory)
+        yield
+
+
+@pytest.fixture(scope="session")
+def unhurried():
+    """The looks at a drafter and at costs as a user's load takes them, as a context manager."""
+    from dspark.drafters import conventions
+    from dspark.tuning import timing
+
+    asked = [(conventions, "_TEXT_TOKENS", conventions._TEXT_TOKENS), (timing, "_ATTEMPTS", timing._ATTEMPTS)]
+
+    @contextmanager
+    def as_shipped():
+        with pytest.MonkeyPatch.context() as patch:
+            for module, name, value in asked:
+                patch.setattr(module, name, value)
+            yield
+
+    return as_shipped
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _brief_looks(unhurried):
+    """Hundreds of loads try their drafter out over a few tokens and time no point again: they are about other things.
+
+    Tests of these looks themselves ask for them `unhurried`.
+    """
+    from dspark.drafters import conventions
+    from dspark.tuning import timing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conventions, "_TEXT_TOKENS", 8)
+        patch.setattr(timing, "_ATTEMPTS", 0)
         yield
 
 

@@ -97,11 +97,11 @@ def test_the_speculators_packaging_numbers_its_taps_from_one(reference_heads, ta
 
 def test_plain_against_plain_and_drafted_against_drafted(demo_engine):
     """A19: each arm agrees with itself, and both with each other, on a real model."""
-    for prompt in ("Write a haiku about rain.", "What is 17 times 3?", "List three rivers."):
+    for prompt in ("Write a haiku about rain.", "What is 17 times 3?"):
         ids = demo_engine.encode_chat(prompt)
         runs = []
         for options in (SpeculationOptions("baseline"), SpeculationOptions("dspark", cap=7)) * 2:
-            *_, last = demo_engine.generate(Request(ids, max_tokens=16, speculation=options))
+            *_, last = demo_engine.generate(Request(ids, max_tokens=12, speculation=options))
             runs.append(last.tokens)
         assert runs[0] == runs[2] and runs[1] == runs[3]
         if runs[0] != runs[1]:

@@ -102,8 +102,9 @@ class RecordingContext:
         return []
 
     def append(self, rows: mx.array, tokens: Sequence[int]) -> None:
-        assert list(tokens) == [int(r) for r in rows[0, :, 0].tolist()]
-        self.rows += [int(r) for r in rows[0, :, 0].tolist()]
+        read = [int(r) for r in rows[0, :, 0].tolist()]
+        assert list(tokens) == read
+        self.rows += read
 
     def truncate(self, length: int) -> None:
         del self.rows[length:]

@@ -29,19 +29,29 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("MLX_DSPARK_HOME", str(tmp_path / "home"))
 
 
-@pytest.fixture
-def pair(tmp_path):
-    return LoadOptions(str(write_llama(tmp_path / "llama")), str(write_head(tmp_path / "head")))
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    root = tmp_path_factory.mktemp("pair")
+    return LoadOptions(str(write_llama(root / "llama")), str(write_head(root / "head")))
 
 
 def questions(engine):
     return [Question("chat", engine.encode_chat("abcab")), Question("copy", engine.encode_chat("xyzxyzxyz"))]
 
 
-def test_every_curve_is_there_and_the_engine_goes_by_them(pair):
-    engine, stages = Engine(), []
-    engine.load(pair)
-    profile = engine.calibrate(questions(engine), replace(SCOPE, bandwidth=True), stages.append)
+@pytest.fixture(scope="module")
+def calibrated(pair, tmp_path_factory):
+    """An engine that has calibrated the pair, the profile, which is written nowhere, and the stages that it told."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLX_DSPARK_HOME", str(tmp_path_factory.mktemp("home")))
+        engine, stages = Engine(), []
+        engine.load(pair)
+        profile = engine.calibrate(questions(engine), replace(SCOPE, bandwidth=True), stages.append)
+    return engine, profile, stages
+
+
+def test_every_curve_is_there_and_the_engine_goes_by_them(calibrated):
+    engine, profile, stages = calibrated
     levels = profile.curves.levels
     assert [level.depth for level in levels] == [64, 96, 128]
     assert list(levels[0].verify_ms) == [1, 2, 3, 4, 5, 6, 16, 32] and list(levels[0].draft_ms) == [1, 2, 3, 4, 5]
@@ -56,10 +66,9 @@ def test_every_curve_is_there_and_the_engine_goes_by_them(pair):
     assert engine.profile is profile and engine.costs().source.startswith("calibrated on")
 
 
-def test_a_written_profile_is_found_at_the_next_load_and_by_no_other_pair(pair):
-    engine = Engine()
-    engine.load(pair)
-    path = profiles.write(engine.calibrate(questions(engine), SCOPE))
+def test_a_written_profile_is_found_at_the_next_load_and_by_no_other_pair(pair, calibrated):
+    engine, profile, _ = calibrated
+    path = profiles.write(profile)
     again = Engine()
     loaded = again.load(pair)
     assert loaded.profile == str(path) and again.profile.derived == engine.profile.derived
@@ -83,11 +92,10 @@ def with_derived(profile, **changes):
         ({"mode": "drafter", "auto_cap": "auto", "auto_confidence": 0.0}, ("dspark", "auto")),
     ],
 )
-def test_mode_auto_is_what_the_profile_found_best_and_a_named_mode_is_not(pair, derived, expected):
+def test_mode_auto_is_what_the_profile_found_best_and_a_named_mode_is_not(pair, calibrated, derived, expected):
     """B20: a confidence threshold found for this pair holds in its own mode only."""
+    profiles.write(with_derived(calibrated[1], **derived))
     engine = Engine()
-    engine.load(pair)
-    profiles.write(with_derived(engine.calibrate(questions(engine), SCOPE), **derived))
     engine.load(pair)
     found = engine.resolve(SpeculationOptions())
     assert (found.mode, found.cap) == expected
@@ -102,20 +110,17 @@ def test_mode_auto_is_what_the_profile_found_best_and_a_named_mode_is_not(pair, 
 
 
 @pytest.mark.parametrize(("mode", "cap"), [("drafter", 6), ("lookup", 33)])
-def test_b8_a_profile_that_asks_for_more_than_the_pair_can_is_named_and_not_used(pair, mode, cap):
+def test_b8_a_profile_that_asks_for_more_than_the_pair_can_is_named_and_not_used(pair, calibrated, mode, cap):
+    profiles.write(with_derived(calibrated[1], mode=mode, auto_cap=cap))
     engine = Engine()
-    engine.load(pair)
-    profiles.write(with_derived(engine.calibrate(questions(engine), SCOPE), mode=mode, auto_cap=cap))
     loaded = engine.load(pair)
     assert engine.profile is None and loaded.profile is None
     assert any("cannot do" in note and "mlx-dspark calibrate" in note for note in loaded.notes)
     assert engine.resolve(SpeculationOptions()).cap == "auto"
 
 
-def test_the_controller_starts_from_what_was_recorded(pair):
-    engine = Engine()
-    engine.load(pair)
-    engine.calibrate(questions(engine), SCOPE)
+def test_the_controller_starts_from_what_was_recorded(calibrated):
+    engine, *_ = calibrated
     decoding = engine.start(Request(engine.encode_chat("ab"), 4, speculation=SpeculationOptions("dspark", "auto")))
     assert isinstance(decoding._pilot, AutoPilot)
     assert engine.profile.prior().position[0].offered > 0
@@ -145,9 +150,10 @@ def test_a_busy_neighbour_is_seen_and_marks_the_profile(pair):
     try:
         engine = Engine()
         engine.load(pair)
-        profile = engine.calibrate(
-            questions(engine), Scope(depths=(), timing_s=0.3, repeats=3, answer_tokens=24, bandwidth=False)
+        brief = Scope(
+            depths=(), timing_s=0.1, repeats=3, answers_per_class=1, answer_tokens=24, quick=True, bandwidth=False
         )
+        profile = engine.calibrate(questions(engine), brief)
     finally:
         for loop in loops:
             loop.kill()

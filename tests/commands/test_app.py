@@ -1,6 +1,7 @@
 """The ways in and out of `mlx-dspark`: streams that are closed or broken, signals, early interrupts."""
 
 import ast
+import functools
 import os
 import shlex
 import signal
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from dspark.commands.app import run
 
 MAIN = "from dspark.commands.entry import main; main()"
 # A command that says it runs on a drawn bar, and then waits.
@@ -35,16 +38,22 @@ def shell(line: str, program: str = MAIN, **variables: str) -> subprocess.Comple
     return subprocess.run(["sh", "-c", line], env=os.environ | variables, capture_output=True, text=True, check=False)
 
 
+@functools.cache
+def usual_code(arguments: str) -> int:
+    """How the program ends with these arguments where nothing is closed."""
+    return shell(f"$RUN {arguments}").returncode
+
+
 def spoken_once(stderr: str) -> bool:
     return len(stderr.splitlines()) == 1 and stderr.startswith("mlx-dspark: ")
 
 
+@pytest.mark.usefixtures("light_mlx_lm")
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("arguments", ["--version", "doctor"])
 def test_a_closed_stream_is_no_error(closed: str, arguments: str) -> None:
-    as_usual = shell(f"$RUN {arguments}").returncode
     done = shell(f"$RUN {arguments} {closed}")
-    assert (done.returncode, done.stderr) == (as_usual, "")
+    assert (done.returncode, done.stderr) == (usual_code(arguments), "")
     assert bool(done.stdout) is (">&-" not in closed.replace("2>&-", ""))
 
 
@@ -58,6 +67,7 @@ def test_a_file_never_takes_the_number_of_a_closed_stream(tmp_path: Path) -> Non
     assert (tmp_path / "f").read_bytes() == b""
 
 
+@pytest.mark.usefixtures("light_mlx_lm")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize("arguments", ["--version", "doctor", "doctor --json", "--help"])
 def test_a_full_disk_under_stdout_is_one_line_and_exit_1(arguments: str) -> None:
@@ -67,6 +77,7 @@ def test_a_full_disk_under_stdout_is_one_line_and_exit_1(arguments: str) -> None
     assert "No space left on device" in done.stderr
 
 
+@pytest.mark.usefixtures("light_mlx_lm")
 @pytest.mark.parametrize("arguments", ["--version", "doctor", "doctor --json", "--help"])
 def test_a_reader_who_left_ends_it_quietly(arguments: str) -> None:
     reader, writer = os.pipe()
@@ -163,6 +174,7 @@ def test_n7_without_mlx_every_command_says_so_in_one_line(arguments: str, tmp_pa
 
 
 @pytest.mark.parametrize("depths", ["", "4k,", "-1", "nan", "\u00b2", "9" * 5000, "9" * 20])
-def test_a_depth_that_is_none_is_a_usage_error(depths: str) -> None:
-    done = shell(f"$RUN calibrate --depths {shlex.quote(depths)}")
-    assert done.returncode == 2 and done.stdout == "" and spoken_once(done.stderr)
+def test_a_depth_that_is_none_is_a_usage_error(depths: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["calibrate", "--depths", depths]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and spoken_once(said.err)

@@ -66,7 +66,7 @@ def test_json_is_alone_on_stdout() -> None:
     assert set(statuses.values()) <= {"ok", "warn", "fail"}
 
 
-@pytest.mark.usefixtures("home")
+@pytest.mark.usefixtures("home", "light_mlx_lm")
 def test_n7_python_reads_the_json_whatever_is_said_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     done = run("--json", "--models", "--fix-hints", PYTHONWARNINGS="always")
     read = subprocess.run([sys.executable, "-m", "json.tool"], input=done.stdout, text=True, capture_output=True)
@@ -74,7 +74,7 @@ def test_n7_python_reads_the_json_whatever_is_said_on_stderr(monkeypatch: pytest
     assert {pair["id"] for pair in json.loads(done.stdout)["models"]} >= {"demo", "qwen3-8b"}
 
 
-@pytest.mark.usefixtures("home")
+@pytest.mark.usefixtures("home", "light_mlx_lm")
 def test_warnings_alone_exit_0(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLX_DSPARK_MODEL_DIRS", "/nowhere")
     result = CliRunner().invoke(app, [])
@@ -82,7 +82,7 @@ def test_warnings_alone_exit_0(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0
 
 
-@pytest.mark.usefixtures("home")
+@pytest.mark.usefixtures("home", "light_mlx_lm")
 def test_models_lists_every_pair_with_its_fit() -> None:
     without, listed = (CliRunner().invoke(app, flags).stdout for flags in ([], ["--models"]))
     assert "qwen3-14b" not in without
@@ -91,7 +91,7 @@ def test_models_lists_every_pair_with_its_fit() -> None:
     assert line.startswith(("fits", "tight", "not now", "too large"))
 
 
-@pytest.mark.usefixtures("home")
+@pytest.mark.usefixtures("home", "light_mlx_lm")
 def test_fix_hints_are_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLX_DSPARK_TRUST_REMOTE_CODE", "1")
     done = CliRunner().invoke(app, ["--fix-hints"])
@@ -117,6 +117,7 @@ def test_a_broken_mlx_is_reported_and_the_rest_still_checked(tmp_path: Path) -> 
     assert checks["memory"]["status"] in ("ok", "warn")
 
 
+@pytest.mark.usefixtures("light_mlx_lm")
 def test_every_searched_folder_is_listed_in_order(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLX_DSPARK_MODEL_DIRS", str(tmp_path / "mine"))
     report = json.loads(CliRunner().invoke(app, ["--json"]).stdout)
@@ -127,6 +128,7 @@ def test_every_searched_folder_is_listed_in_order(home: Path, tmp_path: Path, mo
     assert any(".lmstudio" in folder for folder in folders)
 
 
+@pytest.mark.usefixtures("light_mlx_lm")
 def test_redaction_leaves_no_home_and_no_name(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLX_DSPARK_MODEL_DIRS", f"{home}/mine")
     done = CliRunner().invoke(app, ["--json", "--redact"])
@@ -136,7 +138,7 @@ def test_redaction_leaves_no_home_and_no_name(home: Path, monkeypatch: pytest.Mo
     assert socket.gethostname() not in done.stdout
 
 
-@pytest.mark.usefixtures("home")
+@pytest.mark.usefixtures("home", "light_mlx_lm")
 def test_something_broken_exits_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "current", TranslatedMac)
     result = CliRunner().invoke(app, [])
@@ -146,7 +148,7 @@ def test_something_broken_exits_1(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "-> make the environment anew" in result.stdout
 
 
-@pytest.mark.usefixtures("home")
+@pytest.mark.usefixtures("home", "light_mlx_lm")
 def test_plain_output_in_a_c_locale_without_colour_at_60_columns() -> None:
     done = run(LANG="C", LC_ALL="C", NO_COLOR="1", COLUMNS="60", LD_PRELOAD="")
     assert done.stdout.isascii()
@@ -156,7 +158,7 @@ def test_plain_output_in_a_c_locale_without_colour_at_60_columns() -> None:
     assert "ok    Python" in done.stdout
 
 
-@pytest.mark.usefixtures("home")
+@pytest.mark.usefixtures("home", "light_mlx_lm")
 def test_no_character_is_too_much_for_an_encoding(tmp_path: Path) -> None:
     done = run(PYTHONIOENCODING="ascii", MLX_DSPARK_MODEL_DIRS=str(tmp_path / "Modèles"))
     assert "Mod?les" in done.stdout

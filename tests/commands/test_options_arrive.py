@@ -16,12 +16,14 @@ from contractserver import READY, ContractServer
 from tiny import write_head, write_llama
 
 from dspark import client
+from dspark.calibrating import calibration
 from dspark.commands import serve
 from dspark.commands.app import app, run
 from dspark.engine import Engine, LoadOptions
 from dspark.errors import DSparkError
 from dspark.machine import bandwidth
 from dspark.server.hardware import Hardware
+from dspark.tuning.timing import Stopwatch
 
 TYPERS_OWN = {"--help", "--install-completion", "--show-completion"}
 PROOFS: dict[tuple[str, str], Callable[["Bench"], None]] = {}
@@ -55,6 +57,10 @@ def proves(*commands: str, option: str) -> Callable[[Callable[..., None]], Calla
         return proof
 
     return register
+
+
+# What servers have said of themselves, by flags.
+HEALTH: dict[tuple[Any, ...], dict[str, Any]] = {}
 
 
 class Arrived(DSparkError):
@@ -128,7 +134,10 @@ class Bench:
 
     def health(self, *flags: Any) -> dict[str, Any]:
         """What a server that was started with these flags says of itself."""
-        return dict(self.serves("--drafter", self.head, *flags, told=lambda app, http: http.get("/health").json()))
+        if flags not in HEALTH:
+            pair = ("--drafter", self.head, "--no-warmup")
+            HEALTH[flags] = self.serves(*pair, *flags, told=lambda app, http: http.get("/health").json())
+        return HEALTH[flags]
 
     def raced(self, *flags: str) -> dict[str, Any]:
         """The JSON of a small race."""
@@ -148,7 +157,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 @pytest.fixture
 def bench(
-    folders: tuple[str, str], tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folders: tuple[str, str],
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    light_mlx_lm: None,
 ) -> Bench:
     monkeypatch.setenv("MLX_DSPARK_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(client, "POLL_SECONDS", 0.0)
@@ -252,6 +265,7 @@ def _calibrated(bench: Bench, *flags: Any) -> dict[str, Any]:
 def _calibrations(bench: Bench) -> dict[str, Any]:
     """One pair calibrated again and again, a flag at a time: they build on each other."""
     pair = ("calibrate", "--model", bench.target, "--drafter", bench.head)
+    bench.patch.setattr(calibration, "Stopwatch", lambda budget_s, **more: Stopwatch(0.0, **more))
     found: dict[str, Any] = {"nothing to show": bench.run(*pair, "--show")[0]}
     found["--quick"] = _calibrated(bench, "--quick")
     found["--depths"] = _calibrated(bench, "--depths", "128,100")
@@ -274,7 +288,7 @@ _calibrates("--json", lambda found: found["nothing to show"] == 1 and "derived" 
 _calibrates("--quick", lambda found: found["--quick"]["measured"]["quick"] and _depths(found["--quick"]) == [64])
 _calibrates("--depths", lambda found: _depths(found["--depths"]) == [64, 100, 128])
 _calibrates("--show", lambda found: found["--show"]["measured"]["date"] == found["--depths"]["measured"]["date"])
-_calibrates("--force", lambda found: found["--force"]["measured"]["date"] > found["--depths"]["measured"]["date"])
+_calibrates("--force", lambda found: found["--force"]["measured"]["quick"] and found["--force"] != found["--quick"])
 _calibrates("--check", lambda found: found["--check"]["holds"] is (found["--check"]["code"] == 0))
 
 

@@ -58,10 +58,11 @@ def test_the_answer_is_the_plain_one(model, tmp_path, fields, mode):
         assert drafted.statistics.drafted > 0
 
 
-def test_a_gguf_file_is_a_drafter(model, tmp_path):
+def test_a_gguf_file_is_a_drafter(model, tmp_path, unhurried):
     write_gguf(tmp_path / "drafter.gguf", "llama.cpp, dspark, anchor unused")
     engine = Engine()
-    loaded = engine.load(LoadOptions(model=model, drafter=str(tmp_path / "drafter.gguf")))
+    with unhurried():
+        loaded = engine.load(LoadOptions(model=model, drafter=str(tmp_path / "drafter.gguf")))
     assert loaded.modes[-1] == "dspark"
     assert any("rotations that pair halves" in note for note in loaded.notes)
     assert answer(engine, mode="dspark", lookup=False).tokens == answer(engine, mode="baseline").tokens

@@ -304,7 +304,7 @@ def test_a_signal_ends_the_server_in_order_and_the_stream_with_it(pair, tmp_path
     try:
         with httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
             assert eventually(lambda: http.get("/health").json()["status"] == "ok", 60)
-            with http.stream("POST", CHAT, json=body_for(CHAT, "abc", max_tokens=1500, stream=True)) as response:
+            with http.stream("POST", CHAT, json=body_for(CHAT, "abc", max_tokens=400, stream=True)) as response:
                 frames = events(response)
                 next(frames)
                 process.send_signal(number)

@@ -1,5 +1,7 @@
 """Over HTTP, too, speculation changes nothing: ids of plain and speculative answers, in every dialect."""
 
+import os
+
 import pytest
 from live import GENERATION, body_for, served
 
@@ -7,7 +9,8 @@ from dspark.decoding.verdict import Answer, compare
 from dspark.server.telemetry import Watched
 
 THINGS = ("a lake", "two birds", "rust", "the moon", "tea", "a proof", "snow", "a queue")
-PROMPTS = ["Say ab ab ab ab ab", "Count 1 2 3 4 5", "xyzzy", "Repeat: the the the the"]
+VERBS = ("Name", "Draw", "Sell", "Praise", "Explain")
+PROMPTS = ["Say ab ab ab ab ab", "Count 1 2 3 4 5", "xyzzy", "Repeat: the the the the", "é€ 1.5e3"]
 FORMS = [(path, stream) for path in GENERATION for stream in (False, True)]
 
 
@@ -43,9 +46,9 @@ def answered(heard, texts, tokens, **flags):
 
 
 def test_ids_over_http_are_those_of_plain_decoding(pair, own_home, heard):
-    """Acceptance 4, on a tiny pair."""
-    plain = answered(heard, PROMPTS, 48, model=pair[0], drafter="none", mode="baseline")
-    spec = answered(heard, PROMPTS, 48, model=pair[0], drafter=pair[1], mode="dspark", max_draft=4, lookup_drafts=True)
+    """Acceptance 4, on a tiny pair: each of the prompts in every form, 40 answers."""
+    plain = answered(heard, PROMPTS, 24, model=pair[0], drafter="none", mode="baseline")
+    spec = answered(heard, PROMPTS, 24, model=pair[0], drafter=pair[1], mode="dspark", max_draft=4, lookup_drafts=True)
     assert spec == plain and len(plain) == len(PROMPTS) * 8
     for prompt in PROMPTS:
         chat = {ids for (said, path, _), ids in plain.items() if said == prompt and path != GENERATION[1]}
@@ -54,9 +57,13 @@ def test_ids_over_http_are_those_of_plain_decoding(pair, own_home, heard):
 
 @pytest.mark.real
 def test_ids_over_http_of_the_demo_pair(demo_engine, heard):
-    """Acceptance 4: 40 prompts, each dialect in turn, streamed and not; a difference must be a tie of the target's."""
-    asked = [f"{verb} {thing}." for verb in ("Name", "Draw", "Sell", "Praise", "Explain") for thing in THINGS]
-    assert len(asked) == 40
+    """Acceptance 4: each dialect in turn, streamed and not, twice; a difference must be a tie of the target's.
+
+    `MLX_DSPARK_FULL_MATRIX=1` asks all 40 prompts.
+    """
+    verbs = VERBS if os.environ.get("MLX_DSPARK_FULL_MATRIX") else VERBS[:2]
+    asked = [f"{verb} {thing}." for verb in verbs for thing in THINGS]
+    assert len(asked) >= 2 * len(FORMS)
 
     def answers(**more):
         found = []

@@ -5,6 +5,12 @@ import pytest
 from dspark.tuning.timing import LEAST_REPEATS, Stopwatch, robust
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _as_shipped(unhurried):
+    with unhurried():
+        yield
+
+
 class Clock:
     """A clock that moves only when an action takes its time."""
 
