@@ -205,14 +205,13 @@ class DiskTier:
         return Slot(held, cache, context, about["stable"], path, written=len(held))
 
     def _write(self, path: Path, about: dict[str, Any], tensors: list[filing.Tensor], tokens: list[int]) -> None:
-        size = sum(tensor.data.nbytes for tensor in tensors)
         try:
-            if not self._make_room(size, path):
-                self._skipped += 1
-                return
-            size = filing.write(path, about, tensors)
+            size = filing.write(path, about, tensors, lambda size: self._make_room(size, path))
         except (OSError, MemoryError) as error:
             self._fail(f"{path} cannot be written: {_told(error)}")
+            return
+        if size is None:
+            self._skipped += 1
             return
         entry = _Entry(tokens, about["context_tokens"], about["lengths"], size)
         with self._lock:

@@ -7,6 +7,7 @@ the bytes.
 import json
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,13 @@ class Damaged(Exception):
     """The file is not what was written."""
 
 
-def write(path: Path, about: dict[str, Any], tensors: list[Tensor]) -> int:
-    """Write a file that is there as a whole or not at all; returns its size in bytes. Raises OSError."""
+def write(
+    path: Path, about: dict[str, Any], tensors: list[Tensor], admitted: Callable[[int], bool] = lambda size: True
+) -> int | None:
+    """Write a file that is there as a whole or not at all; returns its size in bytes.
+
+    `admitted` is asked beforehand whether that much may be written; None where not. Raises OSError.
+    """
     chunks = [tensor.data.reshape(-1).view(np.uint8).data for tensor in tensors]
     header: dict[str, Any] = {}
     at = 0
@@ -59,11 +65,14 @@ def write(path: Path, about: dict[str, Any], tensors: list[Tensor]) -> int:
     header[_METADATA] = {"about": _text(about), "checksum": checksum}
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
+    size = 8 + len(head) + at
+    if not admitted(size):
+        return None
     with in_place_of(path) as stream:
         stream.write(struct.pack("<Q", len(head)) + head)
         for chunk in chunks:
             stream.write(chunk)
-    return 8 + len(head) + at
+    return size
 
 
 def read_about(path: Path) -> tuple[dict[str, Any], Tensor]:

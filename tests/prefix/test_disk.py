@@ -168,6 +168,17 @@ def test_the_bound_holds_and_what_was_not_used_for_longest_goes(home, folder):
     assert tier.report().skipped == 1, "what is too large alone is not written"
 
 
+def test_the_bound_is_for_files_as_they_are_with_their_headers(home, folder):
+    engine = home.engine("trimmed, dspark", folder=str(folder))
+    ask(engine, PROMPT)
+    engine.unload()
+    size = files(folder)[0].stat().st_size
+    engine = home.engine("trimmed, dspark", folder=str(folder), disk_bytes=2 * size - 500)
+    ask(engine, tokens(150, seed=47))
+    engine.unload()
+    assert len(files(folder)) == 1
+
+
 def test_leftovers_of_a_process_that_was_killed_are_swept_once_they_are_old(home, folder):
     folder.mkdir()
     old, new = folder / ".prefix-a.1.part", folder / ".prefix-b.2.part"
