@@ -10,6 +10,8 @@ from dspark.server.telemetry import Watched
 
 THINGS = ("a lake", "two birds", "rust", "the moon", "tea", "a proof", "snow", "a queue")
 VERBS = ("Name", "Draw", "Sell", "Praise", "Explain")
+FULL = bool(os.environ.get("MLX_DSPARK_FULL_MATRIX"))
+ASKED = [f"{verb} {thing}." for verb in (VERBS if FULL else VERBS[:2]) for thing in THINGS]
 PROMPTS = ["Say ab ab ab ab ab", "Count 1 2 3 4 5", "xyzzy", "Repeat: the the the the", "é€ 1.5e3"]
 FORMS = [(path, stream) for path in GENERATION for stream in (False, True)]
 
@@ -46,11 +48,12 @@ def answered(heard, texts, tokens, **flags):
 
 
 def test_ids_over_http_are_those_of_plain_decoding(pair, own_home, heard):
-    """Acceptance 4, on a tiny pair: each of the prompts in every form, 40 answers."""
-    plain = answered(heard, PROMPTS, 24, model=pair[0], drafter="none", mode="baseline")
-    spec = answered(heard, PROMPTS, 24, model=pair[0], drafter=pair[1], mode="dspark", max_draft=4, lookup_drafts=True)
-    assert spec == plain and len(plain) == len(PROMPTS) * 8
-    for prompt in PROMPTS:
+    """Acceptance 4, on a tiny pair: each prompt in every form; with `MLX_DSPARK_FULL_MATRIX=1` 40 more of them."""
+    texts = [*PROMPTS, *(ASKED if FULL else [])]
+    plain = answered(heard, texts, 24, model=pair[0], drafter="none", mode="baseline")
+    spec = answered(heard, texts, 24, model=pair[0], drafter=pair[1], mode="dspark", max_draft=4, lookup_drafts=True)
+    assert spec == plain and len(plain) == len(texts) * len(FORMS)
+    for prompt in texts:
         chat = {ids for (said, path, _), ids in plain.items() if said == prompt and path != GENERATION[1]}
         assert len(chat) == 1, "one conversation has one answer, whatever the dialect"
 
@@ -61,14 +64,11 @@ def test_ids_over_http_of_the_demo_pair(demo_engine, heard):
 
     `MLX_DSPARK_FULL_MATRIX=1` asks all 40 prompts.
     """
-    verbs = VERBS if os.environ.get("MLX_DSPARK_FULL_MATRIX") else VERBS[:2]
-    asked = [f"{verb} {thing}." for verb in verbs for thing in THINGS]
-    assert len(asked) >= 2 * len(FORMS)
 
     def answers(**more):
         found = []
         with served(model="demo", precision="fp32", profile="none", warmup=False, **more) as live:
-            for at, text in enumerate(asked):
+            for at, text in enumerate(ASKED):
                 path, stream = FORMS[at % len(FORMS)]
                 heard.clear()
                 body = body_for(path, text, max_tokens=6, stream=stream)
@@ -77,7 +77,7 @@ def test_ids_over_http_of_the_demo_pair(demo_engine, heard):
         return found
 
     plain, spec = answers(mode="baseline", drafter="none"), answers(mode="dspark", max_draft=4)
-    for at, text in enumerate(asked):
+    for at, text in enumerate(ASKED):
         raw = FORMS[at % len(FORMS)][0] == GENERATION[1]
         ids = demo_engine.tokenizer.encode(text) if raw else demo_engine.encode_chat(text)
         verdict = compare(
