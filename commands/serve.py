@@ -40,7 +40,8 @@ def serve(
 ) -> int:
     """Serve a model to OpenAI and Anthropic clients, on this machine alone unless told otherwise.
 
-    Ends in order on Ctrl-C or SIGTERM: answers under way get ten seconds to finish. A second signal ends it at once.
+    Ends in order on Ctrl-C or SIGTERM: answers under way get ten seconds to finish, and what was read goes to
+    --prefix-cache-dir where one is given. A second signal ends it at once.
 
     Examples:
 

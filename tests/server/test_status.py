@@ -120,6 +120,25 @@ def test_where_a_turn_parted_from_what_was_kept_is_told(live):
     assert last["shared_tokens"] == answer["prompt_tokens"] - 3
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_guard_refuses_has_a_status_and_is_counted(live, monkeypatch, stream):
+    """Contract section 2: 507, naming what is needed, what binds and what to do, and never in a stream."""
+    from dspark.machine.ceilings import Ceiling
+    from dspark.memory.guard import MemoryGuard
+
+    before = live.get("/metrics")
+    full = Ceiling("the limit of this test", "close other programs", 10**9, 1000, 0)
+    monkeypatch.setattr(MemoryGuard, "ceilings", lambda guard: (full,))
+    refused = live.http.post(COMPLETIONS, json={"prompt": f"{stream} " * 100, "max_tokens": 1, "stream": stream})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"], error["type"]) == (507, "insufficient_memory", "api_error")
+    assert "the limit of this test" in error["message"] and "close other programs" in error["message"]
+    after = live.get("/metrics")
+    assert after["memory_guard"]["refused"] == before["memory_guard"]["refused"] + 1
+    assert after["memory_guard"]["binds"] == "the limit of this test"
+    assert after["requests"]["failed"] == before["requests"]["failed"] + 1
+
+
 def test_the_guard_can_be_switched_off_and_stays_off(pair, own_home):
     """K5: visible, for a load and for all."""
     with served(model=pair[0], drafter="none", memory_guard=False, warmup=False) as live:
