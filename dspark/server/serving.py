@@ -66,7 +66,8 @@ class Serving:
     @property
     def wants_boundaries(self) -> bool:
         """Whether the prefix cache makes use of `Request.boundaries`."""
-        return self.engine.prefix_cache is not None and self.engine.prefix_cache.wants_boundaries
+        prefix = self.engine.prefix_cache
+        return prefix is not None and prefix.wants_boundaries
 
     def card(self, max_output_tokens: int) -> ModelCard:
         """As it is listed."""
