@@ -40,6 +40,7 @@ LONGEST = 700  # characters of a conversation
 ANSWER_TOKENS = 3
 # Ways to be a client, with their weights: those that stay to the end, and those that leave after some time or frames.
 WAYS = {"whole": 40, "stream": 40, "impatient": 10, "enough": 10}
+CLOSING_S = 0.2  # in which the connections of the last requests are gone
 GROWTH = 0.05  # of its memory that the process may gain over the run, warm-up left out
 WARM_UP = 0.2  # share of the samples that do not count for the slope
 CHAT = "/v1/chat/completions"
@@ -136,6 +137,7 @@ class Soak:
             dropped=kept["dropped"],
         )
         self.totals.update({"disk written": disk["written"], "disk read": disk["read"], "disk errors": disk["errors"]})
+        time.sleep(CLOSING_S)
         with self._process.oneshot():
             sample = Sample(
                 requests,
