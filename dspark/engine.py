@@ -123,6 +123,9 @@ class Engine:
         before = mx.get_active_memory()
         self._close_prefix()
         self._pair, self._costs, self._prefill_cost = None, None, None
+        # Layers are made with random weights, which a checkpoint then replaces: until MLX's state is evaluated it keeps
+        # a record of every draw, of all models that ever were.
+        mx.eval(mx.random.state)
         mx.clear_cache()
         return int(before - mx.get_active_memory())
 

@@ -159,6 +159,16 @@ def test_unloading_frees_and_forgets(folders):
         engine.generate(Request(PROMPT))
 
 
+def test_models_that_come_and_go_leave_no_record_of_their_making(folders, tmp_path):
+    """The draws of the weights that a checkpoint replaces would pile up, a swap after the other."""
+    for _ in range(2):
+        engine = Engine()
+        engine.load(LoadOptions(model=folders[0], drafter="none"))
+        engine.unload()
+    mx.export_to_dot(str(tmp_path / "state.dot"), *mx.random.state)
+    assert len((tmp_path / "state.dot").read_text().splitlines()) < 10
+
+
 def test_a_target_without_a_drafter_runs_plain_or_looks_up(folders):
     engine = Engine()
     loaded = engine.load(LoadOptions(model=folders[0]))
