@@ -230,7 +230,7 @@ def _choose(
 ) -> Choice:
     """The smallest cap that is as good as the best, or the one before; plain where the best is no sure gain.
 
-    `usual` is the setting of all classes together: a class has its own only where its few answers clearly say so.
+    `usual` is the setting of all classes together: a class has its own only where it is told apart from that one.
     """
     if not tried:
         return Choice(PLAIN_SETTING, AS_PLAIN, PLAIN_SETTING, AS_PLAIN)
@@ -238,7 +238,7 @@ def _choose(
     near = {setting: speedup for setting, speedup in tried.items() if speedup.value >= most * (1.0 - tie)}
     smallest = min(setting.fixed_cap for setting in near)
     best = max((setting for setting in near if setting.fixed_cap == smallest), key=lambda setting: near[setting].value)
-    if usual is not None and usual in tried and tried[usual].value >= tried[best].low:
+    if usual in near:
         best = usual
     if before is not None and before in tried and tried[before].value >= most * (1.0 - _MOST_TIE):
         best = before
