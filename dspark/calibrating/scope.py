@@ -42,10 +42,10 @@ class Scope:
 
     depths: tuple[int, ...] | None = None
     depth_s: float = 6.0
-    timing_s: float = 0.7
+    timing_s: float = 0.5
     repeats: int = 4
-    prefill_s: float = 1.2
-    answers_s: float = 16.0
+    prefill_s: float = 1.0
+    answers_s: float = 25.0
     answers_per_class: int = 3
     answer_tokens: int = 64
     bandwidth: bool = True

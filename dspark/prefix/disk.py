@@ -104,8 +104,9 @@ class DiskTier:
                 return self._load(path)
             except (OSError, MemoryError, LookupError, TypeError, ValueError, filing.Damaged, Unpackable) as error:
                 with self._lock:
-                    self._entries.pop(path, None)
-                self._fail(f"{path.name} is not used: {_told(error)}")
+                    known = self._entries.pop(path, None)
+                if known is not None:  # else the writer made room meanwhile
+                    self._fail(f"{path.name} is not used: {_told(error)}")
 
     def write(self, slot: Slot) -> Path | None:
         """Begin to write a conversation; returns where, or None where it cannot be written now."""
@@ -222,14 +223,18 @@ class DiskTier:
         """Delete the files that were not used for longest, whosever they are; False where `size` is too much alone."""
         if size > self._limit_bytes:
             return False
-        others = [(file.stat(), file) for file in self._folder.glob(_FILES) if file != path]
+        others = []
+        for file in self._folder.glob(_FILES):
+            with suppress(FileNotFoundError):  # another server may share the folder
+                if file != path:
+                    others.append((file.stat(), file))
         total = sum(stat.st_size for stat, _ in others)
         for stat, file in sorted(others, key=lambda each: each[0].st_mtime):
             if total + size <= self._limit_bytes:
                 break
-            file.unlink(missing_ok=True)
             with self._lock:
                 self._entries.pop(file, None)
+            file.unlink(missing_ok=True)
             total -= stat.st_size
         return True
 

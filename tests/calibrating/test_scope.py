@@ -18,9 +18,9 @@ def test_a_fast_machine_answers_as_much_as_is_wanted_and_a_slow_one_what_it_can(
     fast, _ = Scope().choose(QUESTIONS, 5000.0, level(10.0))
     assert len(fast.questions) == 9 and fast.answer_tokens == 64
     slow, seconds = Scope().choose(QUESTIONS, 200.0, level(90.0, 15.0))
-    assert {question.klass for question in slow.questions} == {"chat", "code", "copy"} and seconds <= 16.0
+    assert {question.klass for question in slow.questions} == {"chat", "code", "copy"} and seconds <= 25.0
     crawling, seconds = Scope().choose(QUESTIONS, 5.0, level(1000.0, 15.0))
-    assert len(crawling.questions) == 3 and crawling.answer_tokens == 16 and seconds > 16.0
+    assert len(crawling.questions) == 3 and crawling.answer_tokens == 16 and seconds > 25.0
 
 
 def test_long_answers_go_before_many_short_ones():

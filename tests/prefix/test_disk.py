@@ -168,6 +168,24 @@ def test_the_bound_holds_and_what_was_not_used_for_longest_goes(home, folder):
     assert tier.report().skipped == 1, "what is too large alone is not written"
 
 
+def test_a_file_that_makes_room_just_before_it_is_read_is_no_fault(home, folder, monkeypatch):
+    engine = home.engine("hybrid", folder=str(folder), slots=1)
+    ask(engine, PROMPT)
+    ask(engine, tokens(150, seed=31))
+    tier = engine.prefix_cache._disk
+    tier.wait()
+    assert len(files(folder)) == 1
+    read = filing.read
+
+    def late(path):
+        tier._make_room(tier._limit_bytes, folder / "prefix-new.safetensors")
+        return read(path)
+
+    monkeypatch.setattr(filing, "read", late)
+    assert tier.take([*PROMPT, 5], 0, drafted=False) is None
+    assert tier.report().errors == 0 and files(folder) == []
+
+
 def test_the_bound_is_for_files_as_they_are_with_their_headers(home, folder):
     engine = home.engine("trimmed, dspark", folder=str(folder))
     ask(engine, PROMPT)
