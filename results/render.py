@@ -6,10 +6,15 @@ python results/render.py --check    # exit 1 if they are not up to date
 
 import argparse
 import json
+import math
 import re
+import statistics
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from dspark.hub.registry import PAIRS
 from dspark.targets.survey import survey
@@ -17,6 +22,10 @@ from dspark.targets.survey import survey
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
 RACE = HERE / "race-demo-reference.json"
+# Races of every cap, and the shipped profile of the calibration that was in force.
+SWEEPS = {"fp32": HERE / "sweep-demo-fp32.json", "q4": HERE / "sweep-demo-q4.json"}
+PROFILES = HERE.parent / "profiles"
+TURNS = HERE / "turns-demo.json"
 
 
 def pairs() -> str:
@@ -85,9 +94,107 @@ def race() -> str:
     return "\n".join(lines)
 
 
+def sweeps() -> str:
+    """What calibrate derived for each class beside the best fixed cap of a race of all caps, and the controller."""
+    lines = [
+        "| precision | class | best fixed cap | derived | derived over best | `auto` | lookup alone |",
+        "|---|---|---|---|---:|---:|---:|",
+    ]
+    sources = []
+    for precision, path in SWEEPS.items():
+        result = json.loads(path.read_text(encoding="utf-8"))
+        profile = _profile(precision)
+        arms = {arm["label"]: arm["resolved"] for arm in result["arms"]}
+        fixed = [
+            label
+            for label, setting in arms.items()
+            if setting["mode"] in ("baseline", "dspark") and setting["cap"] != "auto"
+        ]
+        ratio = result["summary"]["ratio"]
+        (auto,) = (label for label, setting in arms.items() if label in ("dspark", "auto"))
+        for klass, derived in profile["derived"]["classes"].items():
+            best = max((label for label in fixed if arms[label]["confidence"] == 0), key=lambda arm: ratio[arm][klass])
+            ours = _arm(arms, derived)
+            mean, error = _over(result["trials"], klass, ours, best)
+            lines.append(
+                f"| {precision} | {klass} | {_cap(arms[best])} ({ratio[best][klass]:.2f}) "
+                f"| {_cap(arms[ours])} ({ratio[ours][klass]:.2f}) | {mean:.3f} ± {error:.3f} "
+                f"| {ratio[auto][klass]:.2f} | {ratio['lookup'][klass]:.2f} |"
+            )
+        sources.append(
+            f"`results/{path.with_suffix('.md').name}` ({result['date'][:10]}, revision {result['stamp']['git']})"
+        )
+    lines.append(
+        "\nIn brackets the speed over plain decoding, end to end; ± is the standard error over prompts and trials. "
+        f"{'; '.join(sources)}."
+    )
+    return "\n".join(lines)
+
+
+def _profile(precision: str) -> dict[str, Any]:
+    """The shipped profile of the demo pair in a precision."""
+    dtype = {"fp32": "float32", "q4": "4 bits"}[precision]
+    found = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(PROFILES.glob("demo-*.yaml")))
+    (profile,) = (each for each in found if each["measured"]["dtype"] == dtype)
+    return profile
+
+
+def _arm(arms: dict[str, dict[str, Any]], derived: dict[str, Any]) -> str:
+    """The arm that ran a derived setting."""
+    if derived["cap"] == 0:
+        return next(label for label, setting in arms.items() if setting["mode"] == "baseline")
+    wanted = (derived["cap"], derived["lookup"], derived["confidence"])
+    for label, setting in arms.items():
+        if (setting["cap"], setting["lookup"], setting["confidence"]) == wanted:
+            return label
+    raise SystemExit(
+        f"no arm of the sweep ran {wanted} (cap, lookup, confidence); race it, or calibrate and sweep again"
+    )
+
+
+def _cap(setting: dict[str, Any]) -> str:
+    if setting["mode"] == "baseline":
+        return "plain"
+    return f"{setting['cap']}" + (f", confidence {setting['confidence']:g}" if setting["confidence"] else "")
+
+
+def _over(trials: list[dict[str, Any]], klass: str, ours: str, theirs: str) -> tuple[float, float]:
+    """Rate of one arm over another's, paired by prompt and trial: the geometric mean and its standard error."""
+    if ours == theirs:
+        return 1.0, 0.0
+    seconds = {(t["arm"], t["prompt"], t["trial"]): t["total_s"] for t in trials if t["class"] == klass}
+    pairs = {(prompt, trial) for _, prompt, trial in seconds}
+    logs = [math.log(seconds[theirs, *pair] / seconds[ours, *pair]) for pair in pairs]
+    mean = math.exp(statistics.fmean(logs))
+    return mean, mean * statistics.stdev(logs) / len(logs) ** 0.5
+
+
+def turns() -> str:
+    """First-token times of a conversation's turns, with the prefix cache and without."""
+    result = json.loads(TURNS.read_text(encoding="utf-8"))
+    stamp = result["stamp"]
+    lines = [
+        "| turn | prompt tokens | of them read | first token: s | without the cache: s | share |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in result["turns"]:
+        kind, prompt, warm, cold = row["kind"], row["prompt_tokens"], row["warm_s"], row["cold_s"]
+        lines.append(
+            f"| {kind} | {prompt} | {prompt - row['cached_tokens']} | {warm:.2f} | {cold:.2f} | {warm / cold:.1%} |"
+        )
+    equal = sum(row["ids_equal"] for row in result["turns"])
+    where = f"{stamp['date'][:10]}, {stamp['chip']}, {stamp['cores']} cores, {stamp['os']}, mlx {stamp['mlx']}"
+    lines.append(
+        f"\nIds equal to those without the cache in {equal} of {len(result['turns'])} turns. {result['model']} "
+        f"({result['dtype']}), {where} on the {stamp['device']} with {stamp['blas']}, revision {stamp['git']}: "
+        f"`tests/benchmarks/turns.py --precision fp32`, `results/{TURNS.name}`."
+    )
+    return "\n".join(lines)
+
+
 def rendered(text: str) -> str:
     """`text` with every block between `<!-- name -->` and `<!-- /name -->` filled."""
-    for name, block in (("pairs", pairs), ("race", race), ("families", families)):
+    for name, block in (("pairs", pairs), ("race", race), ("sweeps", sweeps), ("turns", turns), ("families", families)):
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         text, count = pattern.subn(lambda found, block=block: f"{found[1]}{block()}\n{found[2]}", text)
         if count != 1:
