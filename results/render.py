@@ -22,8 +22,11 @@ from dspark.targets.survey import survey
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
 RACE = HERE / "race-demo-reference.json"
-# Races of every cap, and the shipped profile of the calibration that was in force.
-SWEEPS = {"fp32": HERE / "sweep-demo-fp32.json", "q4": HERE / "sweep-demo-q4.json"}
+# Races of every cap, the whole one first and then those of single classes; what was derived is in shipped profiles.
+SWEEPS = {
+    "fp32": [HERE / "sweep-demo-fp32.json", HERE / "sweep-demo-fp32-copy.json"],
+    "q4": [HERE / "sweep-demo-q4.json"],
+}
 PROFILES = HERE.parent / "profiles"
 TURNS = HERE / "turns-demo.json"
 
@@ -101,34 +104,42 @@ def sweeps() -> str:
         "|---|---|---|---|---:|---:|---:|",
     ]
     sources = []
-    for precision, path in SWEEPS.items():
-        result = json.loads(path.read_text(encoding="utf-8"))
-        profile = _profile(precision)
-        arms = {arm["label"]: arm["resolved"] for arm in result["arms"]}
-        fixed = [
-            label
-            for label, setting in arms.items()
-            if setting["mode"] in ("baseline", "dspark") and setting["cap"] != "auto"
-        ]
-        ratio = result["summary"]["ratio"]
-        (auto,) = (label for label, setting in arms.items() if label in ("dspark", "auto"))
-        for klass, derived in profile["derived"]["classes"].items():
-            best = max((label for label in fixed if arms[label]["confidence"] == 0), key=lambda arm: ratio[arm][klass])
-            ours = _arm(arms, derived)
-            mean, error = _over(result["trials"], klass, ours, best)
+    for precision, paths in SWEEPS.items():
+        races = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+        whole = races[0]["summary"]["ratio"]
+        (auto,) = (label for label in whole if label in ("dspark", "auto"))
+        for klass, derived in _profile(precision)["derived"]["classes"].items():
+            race, ours = _raced(races, klass, derived)
+            ratio = race["summary"]["ratio"]
+            best = max(_caps(race), key=lambda arm, ratio=ratio, klass=klass: ratio[arm][klass])
+            mean, error = _over(race["trials"], klass, ours, best)
             lines.append(
-                f"| {precision} | {klass} | {_cap(arms[best])} ({ratio[best][klass]:.2f}) "
-                f"| {_cap(arms[ours])} ({ratio[ours][klass]:.2f}) | {mean:.3f} ± {error:.3f} "
-                f"| {ratio[auto][klass]:.2f} | {ratio['lookup'][klass]:.2f} |"
+                f"| {precision} | {klass} | {_cap(race, best)} ({ratio[best][klass]:.2f}) "
+                f"| {_cap(race, ours)} ({ratio[ours][klass]:.2f}) | {mean:.3f} ± {error:.3f} "
+                f"| {whole[auto][klass]:.2f} | {whole['lookup'][klass]:.2f} |"
             )
-        sources.append(
-            f"`results/{path.with_suffix('.md').name}` ({result['date'][:10]}, revision {result['stamp']['git']})"
-        )
+        sources += [
+            f"`results/{path.with_suffix('.md').name}` ({race['date'][:10]}, revision {race['stamp']['git']})"
+            for path, race in zip(paths, races, strict=True)
+        ]
     lines.append(
         "\nIn brackets the speed over plain decoding, end to end; ± is the standard error over prompts and trials. "
-        f"{'; '.join(sources)}."
+        f"{'; '.join(sources)}; what was derived: `profiles/`."
     )
     return "\n".join(lines)
+
+
+def _settings(race: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {arm["label"]: arm["resolved"] for arm in race["arms"]}
+
+
+def _caps(race: dict[str, Any]) -> list[str]:
+    """The arms with a fixed cap of the drafter's and nothing else, and plain decoding."""
+    return [
+        label
+        for label, setting in _settings(race).items()
+        if label not in ("auto", "lookup") and setting["cap"] != "auto" and setting["confidence"] == 0
+    ]
 
 
 def _profile(precision: str) -> dict[str, Any]:
@@ -139,21 +150,23 @@ def _profile(precision: str) -> dict[str, Any]:
     return profile
 
 
-def _arm(arms: dict[str, dict[str, Any]], derived: dict[str, Any]) -> str:
-    """The arm that ran a derived setting."""
-    if derived["cap"] == 0:
-        return next(label for label, setting in arms.items() if setting["mode"] == "baseline")
+def _raced(races: list[dict[str, Any]], klass: str, derived: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The race and the arm that ran what was derived for a class."""
     wanted = (derived["cap"], derived["lookup"], derived["confidence"])
-    for label, setting in arms.items():
-        if (setting["cap"], setting["lookup"], setting["confidence"]) == wanted:
-            return label
+    for race in races:
+        for label, setting in _settings(race).items():
+            plain = derived["cap"] == 0 and label == "baseline"
+            same = (setting["cap"], setting["lookup"], setting["confidence"]) == wanted
+            if (plain or same) and klass in race["summary"]["ratio"][label]:
+                return race, label
     raise SystemExit(
-        f"no arm of the sweep ran {wanted} (cap, lookup, confidence); race it, or calibrate and sweep again"
+        f"no race of {klass} ran {wanted} (cap, lookup, confidence): race it, or calibrate and sweep again"
     )
 
 
-def _cap(setting: dict[str, Any]) -> str:
-    if setting["mode"] == "baseline":
+def _cap(race: dict[str, Any], label: str) -> str:
+    setting = _settings(race)[label]
+    if setting["cap"] == 0:
         return "plain"
     return f"{setting['cap']}" + (f", confidence {setting['confidence']:g}" if setting["confidence"] else "")
 
