@@ -28,7 +28,7 @@ from dspark.tuning.key import Key, key_for
 from dspark.tuning.pilot import MAX_ROUND_TOKENS
 from dspark.tuning.profile import Derived, Profile
 from dspark.tuning.profiles import Found
-from dspark.tuning.splitting import on_metal, split_pays
+from dspark.tuning.trial import on_metal, split_pays
 
 NO_DRAFTER = "none"
 PLUGGED = "plugged in"

@@ -4,8 +4,8 @@ import mlx.core as mx
 import pytest
 
 from dspark.targets.attention import Pass
-from dspark.tuning.splitting import agree, split_pays
 from dspark.tuning.timing import Stopwatch
+from dspark.tuning.trial import agree, split_pays
 
 
 class Scripted(Pass):
