@@ -9,6 +9,7 @@ from mlx_lm import batch_generate
 
 from dspark.arrays import floats, integers
 from dspark.drafters.drafter import Drafter
+from dspark.sequences import common_prefix
 from dspark.targets.caches import TargetCache
 from dspark.targets.target import Target
 
@@ -126,8 +127,7 @@ def drafts_along(
         held = anchor
         draft = drafter.draft(context, mx.array([ids[anchor]], dtype=mx.int32), drafter.block)
         truth = ids[anchor + 1 : anchor + 1 + drafter.block]
-        matches = [ours == theirs for ours, theirs in zip(integers(draft.tokens), truth, strict=False)]
-        accepted = matches.index(False) if False in matches else len(matches)
+        accepted = common_prefix(integers(draft.tokens), truth)
         tried.append(Tried(accepted, None if draft.confidence is None else tuple(floats(draft.confidence))))
         tick()
     return tried

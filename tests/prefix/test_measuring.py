@@ -1,5 +1,7 @@
 """B14: nothing that measures starts from what is kept, or leaves anything behind."""
 
+from dataclasses import replace
+
 from prefix.pairs import ask, tokens
 
 from dspark.calibrating.scope import Question, Scope
@@ -10,6 +12,8 @@ from dspark.loading import load
 from dspark.racing.arms import enter, parse_all
 from dspark.racing.prompts import Prompt
 from dspark.racing.runner import Runner
+
+SCOPE = replace(Scope.brief(), timing_s=0.02, repeats=1, prefill_s=0.02, answer_tokens=4)
 
 
 def test_b14_a_race_reads_every_prompt_in_every_trial(home):
@@ -33,33 +37,13 @@ def test_b14_calibrating_neither_uses_nor_fills_it(home):
     engine = home.engine("hybrid")
     ask(engine, tokens(60))
     before = engine.prefix_cache.report()
-    scope = Scope(
-        depths=(),
-        timing_s=0.02,
-        repeats=1,
-        prefill_s=0.02,
-        answers_per_class=1,
-        answer_tokens=4,
-        quick=True,
-        bandwidth=False,
-    )
-    engine.calibrate([Question("chat", tokens(60))], scope)
+    engine.calibrate([Question("chat", tokens(60))], SCOPE)
     assert engine.prefix_cache.report() == before
 
 
 def test_prompts_are_read_in_the_chunks_that_were_measured_best(home):
     engine = home.engine("trimmed, dspark")
-    scope = Scope(
-        depths=(),
-        timing_s=0.02,
-        repeats=1,
-        prefill_s=0.02,
-        answers_per_class=1,
-        answer_tokens=4,
-        quick=True,
-        bandwidth=False,
-    )
-    chunk = engine.calibrate([Question("chat", tokens(60))], scope).derived.prefill_chunk
+    chunk = engine.calibrate([Question("chat", tokens(60))], SCOPE).derived.prefill_chunk
     assert chunk is not None and chunk <= 128, "fewer are not read at once"
     for mode in engine.loaded.modes:
         request = Request(tokens(300), 2, speculation=SpeculationOptions(mode, cap=2), reuse=False)
