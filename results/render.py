@@ -124,7 +124,8 @@ def sweeps() -> str:
         ]
     lines.append(
         "\nIn brackets the speed over plain decoding, end to end; ± is the standard error over prompts and trials. "
-        f"{'; '.join(sources)}; what was derived: `profiles/`."
+        f"{'; '.join(sources)}. What was derived (`profiles/`) was measured after the races, from the built-in "
+        "prompts, which theirs are among; `auto` went by the calibration before."
     )
     return "\n".join(lines)
 
