@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
 
 from dspark.errors import UsageError
 from dspark.machine.watch import Conditions
@@ -102,17 +103,20 @@ def read_races(path: Path) -> dict[str, SavedEntry]:
     if len(content) > LARGEST_BYTES:
         raise UsageError(f"--compare {path}: larger than 256 MB, which no race is; check the path")
     try:
-        if b'"races"' in content:
-            series = SavedSeries.model_validate_json(content)
+        document = from_json(content)
+        if isinstance(document, dict) and "races" in document:
+            series = SavedSeries.model_validate(document)
             found, schema = {entry.name: entry for entry in series.races}, series.schema_
         else:
-            race = SavedRace.model_validate_json(content)
+            race = SavedRace.model_validate(document)
             found, schema = {"": SavedEntry(name="", result=race)}, race.schema_
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         wrong = f"{place}: {first['msg']}" if place else first["msg"]
         raise UsageError(f"--compare {path} is no result of race --json ({wrong}); give another file") from error
+    except ValueError as error:
+        raise UsageError(f"--compare {path} is no result of race --json ({error}); give another file") from error
     if schema != SCHEMA:
         raise UsageError(f"--compare {path} has schema {schema}, this version reads {SCHEMA}; race again with --json")
     return found

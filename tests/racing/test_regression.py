@@ -241,6 +241,13 @@ def test_committed_results_can_still_be_read(request) -> None:
         assert compare("", *[read_races(path)[""].result] * 2, 0.95).changes
 
 
+def test_a_class_that_is_called_races_makes_no_suite(tmp_path) -> None:
+    kept = json.loads(to_json(hold(trials=1)))
+    kept["prompts"][0]["class"] = "races"
+    (tmp_path / "race.json").write_text(json.dumps(kept))
+    assert read_races(tmp_path / "race.json")[""].result.prompts[0].klass == "races"
+
+
 @pytest.mark.parametrize(
     ("content", "named"),
     [
