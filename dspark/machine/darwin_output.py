@@ -13,6 +13,7 @@ POWER_MODES: dict[str, PowerMode] = {"0": "normal", "1": "low", "2": "high"}
 THERMAL: dict[int, Thermal] = {0: "nominal", 1: "moderate", 2: "heavy", 3: "critical", 4: "critical"}
 PRESSURE: dict[int, Pressure] = {1: "normal", 2: "warning", 4: "critical"}
 MAX_LEVELS = 8
+COUNT, AMOUNT = r"[0-9]{1,18}", r"[0-9]{1,18}(?:\.[0-9]{1,18})?"  # a longer one is no count of anything
 UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
 
@@ -54,16 +55,17 @@ def swap_usage(value: str | None) -> tuple[int | None, int | None]:
     """Total and used bytes of `vm.swapusage`."""
     found = {
         name: int(float(size) * UNITS[unit])
-        for name, size, unit in re.findall(r"(total|used) = ([\d.]+)([KMGT])", value or "")
+        for name, size, unit in re.findall(rf"(total|used) = ({AMOUNT})([KMGT])", value or "")
     }
     return found.get("total"), found.get("used")
 
 
 def vm_stat(text: str) -> tuple[int, dict[str, int]]:
     """Page size in bytes (0 when the header is missing), and the counters by name."""
-    size = re.search(r"page size of (\d+) bytes", text)
+    size = re.search(rf"page size of ({COUNT}) bytes", text)
     counters = {
-        name.strip('"'): int(count) for name, count in re.findall(r"^(\S[^:\n]*):\s+(\d+)\.\s*$", text, re.MULTILINE)
+        name.strip('"'): int(count)
+        for name, count in re.findall(rf"^(\S[^:\n]*):\s+({COUNT})\.\s*$", text, re.MULTILINE)
     }
     return int(size.group(1)) if size else 0, counters
 
@@ -84,7 +86,7 @@ def counted_bytes(name: str, page_size: int, counters: dict[str, int]) -> int | 
 def phys_footprint(text: str, pid: int) -> int | None:
     """`phys_footprint` of one process in what `footprint` printed of several, in bytes or by units."""
     _, header, block = text.partition(f"[{pid}]: ")
-    found = re.search(r"^\s*phys_footprint: ([\d.]+) ([KMGT]?)B$", block, re.MULTILINE)
+    found = re.search(rf"^\s*phys_footprint: ({AMOUNT}) ([KMGT]?)B$", block, re.MULTILINE)
     if not header or found is None:
         return None
     return int(float(found.group(1)) * UNITS[found.group(2)])
@@ -115,19 +117,19 @@ def thermal_limit(text: str) -> Thermal | None:
 
     None otherwise: a hot Mac may show no limit, and a recorded warning stays until the next start.
     """
-    limits = re.findall(r"CPU_(?:Scheduler|Speed)_Limit\s*=\s*(\d+)", text)
+    limits = re.findall(rf"CPU_(?:Scheduler|Speed)_Limit\s*=\s*({COUNT})\b", text)
     return "heavy" if any(int(percent) < 100 for percent in limits) else None
 
 
 def thermal_pressure(text: str) -> Thermal | None:
     """The level that `notifyutil -g` prints behind the name."""
-    found = re.search(r"thermalpressurelevel\s+(\d+)\s*$", text)
+    found = re.search(rf"thermalpressurelevel\s+({COUNT})\s*$", text)
     return THERMAL.get(int(found.group(1))) if found else None
 
 
 def ioreg_gpu_cores(text: str) -> int | None:
     """`gpu-core-count` of the first Apple GPU."""
-    found = re.search(r'"gpu-core-count"\s*=\s*(\d+)', text)
+    found = re.search(r'"gpu-core-count"\s*=\s*(' + COUNT + r")\b", text)
     return int(found.group(1)) if found else None
 
 

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from dspark.machine.darwin_output import COUNT
 from dspark.machine.facts import CoreGroup
 
 
@@ -26,7 +27,7 @@ def profiler(text: str) -> Report:
     """Reads either form."""
     try:
         sections = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return _text(text)
     hardware, displays = _first(sections, "SPHardwareDataType"), _first(sections, "SPDisplaysDataType")
     processors = hardware.get("number_processors")
@@ -46,7 +47,7 @@ def _first(sections: Any, name: str) -> dict[str, Any]:
 
 def _processors(text: str) -> tuple[int | None, tuple[CoreGroup, ...]]:
     """`proc 8:4:4` is total, performance, efficiency. Four parts stand in one order or another, by macOS version."""
-    found = re.fullmatch(r"proc (\d+)((?::\d+)*)", text)
+    found = re.fullmatch(rf"proc ({COUNT})((?::{COUNT})*)", text)
     if found is None:
         return None, ()
     counts = [int(count) for count in found.group(2).split(":")[1:]]
@@ -59,10 +60,10 @@ def _text(text: str) -> Report:
     hardware, graphics, displays = text.partition("Chipset Model:")
     chip = re.search(r"^\s*Chip:\s*(.+?)\s*$", hardware, re.MULTILINE)
     model = re.match(r"\s*(.+?)\s*$", displays, re.MULTILINE) if graphics else None
-    pattern = r"^\s*Total Number of Cores:\s*(\d+)(?: \((.+)\))?\s*$"
+    pattern = rf"^\s*Total Number of Cores:\s*({COUNT})(?: \((.+)\))?\s*$"
     cpu = re.search(pattern, hardware, re.MULTILINE)
     gpu = re.search(pattern, displays, re.MULTILINE)
-    kinds = re.findall(r"(\d+) (\w+)", cpu.group(2) or "") if cpu else []
+    kinds = re.findall(rf"\b({COUNT}) (\w+)", cpu.group(2) or "") if cpu else []
     return Report(
         chip=_apple(chip.group(1) if chip else model.group(1) if model else None),
         cores=int(cpu.group(1)) if cpu else None,
@@ -79,5 +80,5 @@ def _apple(name: Any) -> str | None:
 def _whole(value: Any) -> int | None:
     try:
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from recorded import RecordedMac, recording
 
+from dspark.machine import darwin_output as read
 from dspark.machine.darwin import Darwin
 from dspark.machine.facts import Chip, CoreGroup, Memory, Power, System
 
@@ -427,3 +428,17 @@ def test_thermal_state(power: dict[str, str], thermal: str | None) -> None:
 def test_nobody_publishes_heat_in_a_virtual_machine() -> None:
     mac = RecordedMac("sysctl.vm-guest-hv", notify="com.apple.system.thermalpressurelevel 0\n")
     assert Darwin(mac, "arm64").power().thermal is None
+
+
+@pytest.mark.parametrize("number", ["1.2.3", "9" * 400 + ".0", "9" * 5000], ids=["two points", "infinite", "endless"])
+def test_a_number_that_is_none_leaves_its_own_field_unknown(number: str) -> None:
+    swap = f"vm.swapusage: total = {number}M  used = 1.00M  free = 0.00M"
+    memory = Darwin(RecordedMac(swap, "hw.memsize: 17179869184"), "arm64").memory()
+    assert (memory.swap_total_bytes, memory.swap_used_bytes, memory.total_bytes) == (None, 1024**2, 16 * GIB)
+
+
+def test_counts_that_never_end_are_unknown() -> None:
+    endless = "9" * 5000
+    assert read.ioreg_gpu_cores(f'"gpu-core-count" = {endless}') is None
+    assert read.vm_stat(f"page size of {endless} bytes\nPages free: {endless}.\n") == (0, {})
+    assert read.thermal_limit(f"CPU_Speed_Limit = {endless}") is None

@@ -77,6 +77,10 @@ def test_every_recording_has_its_answer_here() -> None:
         ('{"SPHardwareDataType": [7], "SPDisplaysDataType": [{"sppci_cores": "12"}]}', Report(gpu_cores=12)),
         ('{"SPHardwareDataType": [{"soc_type": "Apple M7", "number_processors": "proc 9:x"}]}', Report()),
         ('{"SPHardwareDataType": [{"chip_type": "Apple M7", "number_processors": null}]}', Report("Apple M7")),
+        ('{"SPHardwareDataType": [{"chip_type": "Apple M7", "number_processors": 1e999}]}', Report("Apple M7")),
+        (f'{{"SPHardwareDataType": [{{"number_processors": "proc {"9" * 5000}"}}]}}', Report()),
+        (f"Chip: Apple M7\nTotal Number of Cores: {'9' * 5000}", Report("Apple M7")),
+        ("[" * 100_000, Report()),
         ('{"SPDisplaysDataType": [{"sppci_model": "Intel Iris", "sppci_cores": "many"}]}', Report()),
     ],
 )
