@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STDOUT = "-"
+ITS_NAMES = (STDOUT, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")  # opened, they would be written over by the tables
 
 Format = Literal["json", "markdown", "csv"]
 Texts = Mapping[Format, Callable[[], str]]
@@ -33,7 +34,7 @@ class Outputs:
     def _wanted(self) -> Iterator[tuple[Format, str]]:
         for name, target in (("json", self.json), ("markdown", self.markdown), ("csv", self.csv)):
             if target is not None:
-                yield name, target  # type: ignore[misc]
+                yield name, STDOUT if target in ITS_NAMES else target  # type: ignore[misc]
 
     def check(self) -> None:
         """Find out before the race whether its result can be written after it. Raises UsageError."""

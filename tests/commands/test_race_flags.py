@@ -210,9 +210,10 @@ def test_a_depth_beyond_the_window_is_a_usage_error(wordy, capsys):
     assert "--depth 4k: " in said and "give at most 251" in said
 
 
-def test_csv_on_stdout_is_alone_there(folders, capsys):
+@pytest.mark.parametrize("stdout", ["-", "/dev/stdout"])
+def test_csv_on_stdout_is_alone_there(folders, stdout, capsys):
     flags = ["--model", folders[0], "--drafter", "none", "--prompt", "abc", "--max-tokens", "4", "--trials", "1"]
-    assert run(["race", *flags, "--csv", "-"]) == 0
+    assert run(["race", *flags, "--csv", stdout]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("date,chip,") and len(lines) == 3
 
