@@ -99,7 +99,10 @@ class Number:
     def read(self, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
             raise ValueError
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError as error:  # a whole number that no float holds
+            raise ValueError from error
         if not math.isfinite(number) or not self._low <= number <= self._high or (self._above and number == self._low):
             raise ValueError
         return number

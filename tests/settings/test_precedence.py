@@ -102,6 +102,7 @@ def test_a_switch_reads_words_and_no_numbers(value, on):
         ("model: {model: 7}", "7"),
         ("model: {drafter_bits: 7}", "7"),
         ("speculation: {confidence_threshold: .nan}", "nan"),
+        (f"speculation: {{confidence_threshold: {10**400}}}", "a value of type int"),
         ("speculation: {confidence_threshold: 1e999}", "'1e999'"),
         ("generation: {default_max_tokens: 0}", "0"),
         ("server: {cors_origins: [1]}", "a list or mapping"),
