@@ -16,6 +16,7 @@ from pathlib import Path
 from dspark.errors import UsageError
 
 OWN_CLASS = "own"
+LARGEST_BYTES = 64 * 2**20
 CLASS = re.compile(r"[\w-]{1,32}")  # it stands at the head of tables, on terminals and in Markdown
 OVERALL = "overall"  # the name under which all classes together are reported
 
@@ -88,7 +89,11 @@ def is_overall(section: str) -> bool:
 def read_file(path: Path) -> list[Prompt]:
     """All prompts of one file, at least one. Raises UsageError with the line at fault."""
     try:
-        content = path.read_bytes().decode("utf-8-sig")
+        with path.open("rb") as stream:
+            held = stream.read(LARGEST_BYTES + 1)
+        if len(held) > LARGEST_BYTES:
+            raise UsageError(f"--prompt-file {path} is larger than {LARGEST_BYTES // 2**20} MB; check the path")
+        content = held.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"--prompt-file {path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
     except FileNotFoundError as error:

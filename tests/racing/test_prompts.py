@@ -89,3 +89,9 @@ def test_own_prompts_replace_the_built_in_set(write) -> None:
     assert gather([], []) == builtin()
     with pytest.raises(UsageError, match="--prompt is empty"):
         gather([" "], [])
+
+
+def test_what_never_ends_is_not_read_to_its_end(monkeypatch) -> None:
+    monkeypatch.setattr("dspark.racing.prompts.LARGEST_BYTES", 1000)
+    with pytest.raises(UsageError, match="larger than"):
+        read_file(Path("/dev/zero"))
