@@ -39,15 +39,12 @@ def find(model: str, key: Key, explicit: str | None = None) -> Found:
     """The profile in force for a pair, and what was wrong with those passed over.
 
     Raises:
-        UsageError: `explicit` does not exist.
+        UsageError: `explicit` is no file.
     """
     if explicit == NONE:
         return Found()
     if explicit is not None:
-        path = shelves.expanded(explicit, "--profile")
-        if not _is_there(path):
-            raise UsageError(f"--profile {explicit} does not exist; give a file that calibrate wrote, or none")
-        return _judged(path, key)
+        return _judged(named(explicit), key)
     found = Found()
     with suppress(StorageError):  # a home folder that is not known holds no profiles
         path = folder() / file_name(model, key)
@@ -55,6 +52,19 @@ def find(model: str, key: Key, explicit: str | None = None) -> Found:
     if found.profile is not None:
         return found
     return Found(prior=_shipped(key), notes=found.notes)
+
+
+def named(explicit: str) -> Path:
+    """The file that --profile names.
+
+    Raises:
+        UsageError: there is none.
+    """
+    path = shelves.expanded(explicit, "--profile")
+    if not _is_there(path):
+        wrong = "is no file" if path.exists() else "does not exist"
+        raise UsageError(f"--profile {explicit} {wrong}; give a file that calibrate wrote, or none")
+    return path
 
 
 def read(path: Path) -> Profile:
@@ -119,7 +129,7 @@ def _judged(path: Path, key: Key) -> Found:
     except ProfileError as error:
         return Found(notes=(f"{error}; until then costs are measured at load",))
     differing = key.differences(profile.key.key())
-    if profile.measured.kind == "prior":
+    if profile.measured.kind == "prior" and not {"target", "drafter"} & {*differing}:
         return Found(prior=profile, notes=(f"{path} was measured elsewhere: it is a hint only",))
     if differing:
         return Found(

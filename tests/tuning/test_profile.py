@@ -164,6 +164,19 @@ def test_a_prior_lends_its_acceptance_and_never_its_times(home):
     assert found.profile is None and found.prior is not None and "hint" in found.notes[0]
 
 
+@pytest.mark.parametrize("field", ["target", "drafter"])
+def test_a_prior_of_another_pair_lends_nothing(home, field):
+    path = home / "prior.yaml"
+    path.write_text(to_yaml(made(kind="prior")))
+    found = profiles.find("org/Model-4B", replace(KEY, **{field: "cc" * 8}), str(path))
+    assert found.prior is None and f"of another {field}" in found.notes[0]
+
+
+def test_a_folder_is_no_profile_and_is_not_said_to_be_missing(home):
+    with pytest.raises(UsageError, match="is no file"):
+        profiles.find("org/Model-4B", KEY, str(home))
+
+
 def test_an_explicit_path_must_exist_and_none_is_none():
     with pytest.raises(UsageError, match="does not exist"):
         profiles.find("m", KEY, "/nowhere/profile.yaml")
