@@ -17,7 +17,7 @@ from dspark.hub.resolving import resolve
 from dspark.machine import describe
 from dspark.machine.precision import fastest_precision
 from dspark.machine.room import Room, room
-from dspark.pair import Phase
+from dspark.pair import Phase, check_profile
 from dspark.targets.footprint import Footprint
 
 StepName = Literal["resolve", "download", "load", "probe", "warm up"]
@@ -125,6 +125,7 @@ def load(
         As `Engine.load` and `Engine.generate`.
     """
     watch = _Watch(entering)
+    check_profile(options)
     with watch.step("resolve"):
         options, _ = settled(options)
         parts = parts_of(options)

@@ -124,6 +124,7 @@ def load_pair(options: LoadOptions, entering: Callable[[Phase], None] = unheard)
     """
     started = time.perf_counter()
     notes: list[str] = []
+    check_profile(options)
     entering("loading")
     target, folder = _load_target(options, notes)
     entering("probing")
@@ -190,6 +191,12 @@ def load_pair(options: LoadOptions, entering: Callable[[Phase], None] = unheard)
         profile=str(found.path) if found.path else None,
     )
     return Pair(target, drafter, loaded, key, found, source.path if source and drafter else None)
+
+
+def check_profile(options: LoadOptions) -> None:
+    """Refuse a profile that is not there, before anything is fetched. Raises UsageError."""
+    if options.profile not in (None, profiles.NONE):
+        profiles.named(options.profile)
 
 
 def _context_window(options: LoadOptions, target: Target, notes: list[str]) -> int:

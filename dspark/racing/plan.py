@@ -58,6 +58,7 @@ class Plan:
                 raise UsageError(f"{name} {count}: must be 1 or more")
         if not (math.isfinite(self.cooldown_s) and 0 <= self.cooldown_s <= LONGEST_COOLDOWN_S):
             raise UsageError(f"--cooldown {self.cooldown_s:g}: give 0 to {LONGEST_COOLDOWN_S:g} seconds")
+        self.sampling.check(vocabulary=0)  # before anything is fetched; it has no bias, so that any vocabulary will do
 
     def heats(self) -> Iterator["Heat"]:
         """The races of a suite, model by model, a depth each."""

@@ -33,7 +33,7 @@ class Session:
         self._refused: dict[Choice, Exception] = {}
 
     def load(self, choice: Choice) -> Loaded:
-        """Load what `choice` names, unless it is loaded. Raises as `dspark.engine.Engine.load`, UsageError."""
+        """Load what `choice` names, unless it is loaded. Raises as `dspark.engine.Engine.load`."""
         if choice in self._refused:
             raise self._refused[choice]
         loaded = self._engine.loaded
@@ -44,7 +44,6 @@ class Session:
             except Exception as error:
                 self._refused[choice] = error
                 raise
-        self._plan.sampling.check(loaded.vocabulary)
         return loaded
 
     def start(self, heat: Heat) -> Start:

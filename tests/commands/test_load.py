@@ -49,6 +49,12 @@ def test_every_step_is_measured(load):
     assert report["pair"]["modes"] == ["baseline", "lookup", "dspark"]
 
 
+def test_a_profile_that_is_not_there_is_said_before_anything_is_fetched(folders, capsys):
+    assert run(["load", "--model", folders[0], "--profile", "nowhere.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "nowhere.yaml does not exist" in said and "resolve" not in said
+
+
 def test_what_a_token_reads_and_keeps(load):
     _, report = load("--no-warmup")
     rows_bytes = 6 * 2 * 2 * 8 * 4  # layers, keys and values, heads, width, float32

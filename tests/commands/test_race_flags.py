@@ -97,6 +97,12 @@ def test_sampling_out_of_range_is_a_usage_error(race, flags, folders, capsys):
     assert flags[0].removeprefix("--").replace("-", "_") in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flags", [("--temperature", "3"), ("--profile", "nowhere.yaml")])
+def test_what_cannot_be_meant_is_said_before_a_model_is_looked_for(tmp_path, flags, capsys):
+    assert run(["race", "--model", str(tmp_path / "none"), "--prompt", "abc", *flags]) == 2
+    assert flags[1] in capsys.readouterr().err
+
+
 def test_kv_bits(tmp_path):
     """All arms read the same quantized cache."""
     target = str(write_llama(tmp_path / "wide", hidden_size=128, head_dim=32))

@@ -91,6 +91,8 @@ def test_a_race_for_each_model_and_depth_model_by_model(suite) -> None:
         ("models: [demo]\nmax_tokens: 0\n", "--max-tokens 0"),
         ("models: [demo]\ncooldown: -1\n", "--cooldown -1"),
         ("models: [demo]\ncooldown: .nan\n", "--cooldown nan"),
+        ("models: [demo]\ntemperature: 3.0\n", "temperature 3.0 is out of range"),
+        ("models: [demo]\ntop_p: 0.0\n", "top_p 0 leaves no token"),
         ("models: [demo]\narms: [nonsense]\n", "'nonsense'"),
         ("models: [demo]\narms: []\n", "arms: "),
         ("models: [demo]\ndepths: [1x]\n", "--depth '1x'"),
