@@ -100,6 +100,8 @@ def read_file(path: Path) -> list[Prompt]:
         raise UsageError(f"--prompt-file {path} does not exist; check the path") from error
     except OSError as error:
         raise UsageError(f"--prompt-file {path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(f"--prompt-file {str(path)!r} is no name of a file; check the path") from error
     as_json = path.suffix.lower() in (".jsonl", ".json") or content.lstrip().startswith("{")
     prompts = _read_json_lines(content, str(path)) if as_json else _read_text(content, str(path))
     if not prompts:

@@ -103,6 +103,8 @@ def test_a_race_for_each_model_and_depth_model_by_model(suite) -> None:
         ("models: [demo]\nprompts: [{file: a, text: b}]\n", "give builtin, {file: PATH} or {text: PROMPT}"),
         ("models: [demo]\nprompts: [{fil: a}]\n", "prompts.1.fil is unknown (possible: builtin, file, text"),
         ("models: [demo]\nprompts: [{file: none.jsonl}]\n", "none.jsonl does not exist"),
+        ('models: [demo]\nprompts: [{file: "\\ud800"}]\n', "is no name of a file"),
+        ('models: [demo]\nprompts: [{file: "a\\0b"}]\n', "is no name of a file"),
         ("models: [demo]\nprompts: [{text: ' '}]\n", "--prompt is empty"),
         ("models: [demo]\nmodels: [other]\n", "line 2: 'models' stands in line 1 already"),
         ("models: [demo\n", "line 2: not YAML"),
