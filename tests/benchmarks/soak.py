@@ -7,6 +7,10 @@ what is remembered, so that evictions and files are part of it. Clients on sever
 system prompts, grow, fork and are abandoned; some leave before, some during the answer. After every batch the model is
 swapped for the other. Told are memory, threads and descriptors of the process after each batch, and whether all
 counters add up. Exits 1 where they do not, or where something grows.
+
+Memory is that of the process. glibc grows its heap in place and keeps the holes that freed arrays leave between small
+objects, so that the heap's size rises with chance, in steps, while what is in use stays the same. To tell a leak from
+that, the server is started with arrays mapped one by one (`HEAP`); `--plain-heap` leaves it as it is for users.
 """
 
 import argparse
@@ -43,6 +47,7 @@ WAYS = {"whole": 40, "stream": 40, "impatient": 10, "enough": 10}
 CLOSING_S = 0.2  # in which the connections of the last requests are gone
 GROWTH = 0.05  # of its memory that the process may gain over the run, warm-up left out
 WARM_UP = 0.2  # share of the samples that do not count for the slope
+HEAP = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10), "MALLOC_ARENA_MAX": "2"}
 CHAT = "/v1/chat/completions"
 LETTERS = "abcdefghij klmnopqrst uvwxyz."
 
@@ -222,8 +227,8 @@ def loads(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def serving(folder: Path, load: dict[str, Any]) -> tuple[subprocess.Popen[str], str]:
-    """A server in a process of its own, and its address."""
+def serving(folder: Path, load: dict[str, Any], heap: dict[str, str]) -> tuple[subprocess.Popen[str], str]:
+    """A server in a process of its own, with glibc's heap set so, and its address."""
     flags = {
         "--model": load["model"],
         "--drafter": load["drafter"],
@@ -241,7 +246,7 @@ def serving(folder: Path, load: dict[str, Any]) -> tuple[subprocess.Popen[str], 
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "MLX_DSPARK_HOME": str(folder)},
+        env={**os.environ, **heap, "MLX_DSPARK_HOME": str(folder)},
     )
     assert process.stdout is not None
     url = process.stdout.readline().split()[-1]
@@ -255,12 +260,14 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plain-heap", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    heap = {} if args.plain_heap else HEAP
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         turns = loads(folder)
-        process, url = serving(folder, turns[0])
+        process, url = serving(folder, turns[0], heap)
         try:
             soak = Soak(url, process.pid, turns, seed=args.seed)
             soak.run(args.requests, args.batch)
@@ -269,7 +276,9 @@ def main() -> int:
             process.terminate()
             code = process.wait(60)
     found["checks"]["the server ended in order"] = code == 0
-    text = json.dumps({"command": ["tests/benchmarks/soak.py", *sys.argv[1:]], "stamp": stamp(), **found}, indent=1)
+    text = json.dumps(
+        {"command": ["tests/benchmarks/soak.py", *sys.argv[1:]], "stamp": stamp(), "heap": heap, **found}, indent=1
+    )
     print(text)
     if args.json:
         args.json.write_text(text + "\n")
