@@ -8,6 +8,7 @@ figure is to be a ceiling.
 
 import ctypes
 import logging
+import mmap
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +67,8 @@ def from_specification(published: Published) -> Bandwidth:
 
 def _on_cpu(size: int, threads: int) -> Bandwidth:
     """memmove and memchr release the interpreter lock; each thread works on its own part of the buffers."""
-    source, target = ctypes.create_string_buffer(size), ctypes.create_string_buffer(size)
+    # Mapped, not created by ctypes, which would write both full of zeros and let no other thread run meanwhile.
+    source, target = ((ctypes.c_char * size).from_buffer(mmap.mmap(-1, size)) for _ in range(2))
     part = size // threads
     find = ctypes.CDLL(None).memchr
     find.argtypes, find.restype = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t), ctypes.c_void_p
