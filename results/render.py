@@ -22,11 +22,8 @@ from dspark.targets.survey import survey
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
 RACE = HERE / "race-demo-reference.json"
-# Races of every cap, the whole one first and then those of single classes; what was derived is in shipped profiles.
-SWEEPS = {
-    "fp32": [HERE / "sweep-demo-fp32.json", HERE / "sweep-demo-fp32-copy.json"],
-    "q4": [HERE / "sweep-demo-q4.json"],
-}
+# Races of every cap and of what was derived, which is in the shipped profiles.
+SWEEPS = {"fp32": HERE / "sweep-demo-fp32.json", "q4": HERE / "sweep-demo-q4.json"}
 PROFILES = HERE.parent / "profiles"
 TURNS = HERE / "turns-demo.json"
 
@@ -104,28 +101,28 @@ def sweeps() -> str:
         "|---|---|---|---|---:|---:|---:|",
     ]
     sources = []
-    for precision, paths in SWEEPS.items():
-        races = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-        whole = races[0]["summary"]["ratio"]
-        (auto,) = (label for label in whole if label in ("dspark", "auto"))
-        for klass, derived in _profile(precision)["derived"]["classes"].items():
-            race, ours = _raced(races, klass, derived)
-            ratio = race["summary"]["ratio"]
+    for precision, path in SWEEPS.items():
+        race = json.loads(path.read_text(encoding="utf-8"))
+        ratio = race["summary"]["ratio"]
+        (auto,) = (label for label in ratio if label in ("dspark", "auto"))
+        derived = _profile(precision)["derived"]
+        for klass in ratio[auto]:
+            ours = _ran(race, derived["classes"].get(klass, derived))
             best = max(_caps(race), key=lambda arm, ratio=ratio, klass=klass: ratio[arm][klass])
             mean, error = _over(race["trials"], klass, ours, best)
             lines.append(
                 f"| {precision} | {klass} | {_cap(race, best)} ({ratio[best][klass]:.2f}) "
                 f"| {_cap(race, ours)} ({ratio[ours][klass]:.2f}) | {mean:.3f} ± {error:.3f} "
-                f"| {whole[auto][klass]:.2f} | {whole['lookup'][klass]:.2f} |"
+                f"| {ratio[auto][klass]:.2f} | {ratio['lookup'][klass]:.2f} |"
             )
-        sources += [
-            f"`results/{path.with_suffix('.md').name}` ({race['date'][:10]}, revision {race['stamp']['git']})"
-            for path, race in zip(paths, races, strict=True)
-        ]
+        sources.append(
+            f"`results/{path.with_suffix('.md').name}` ({race['date'][:10]}, revision {race['stamp']['git']}, "
+            f"{len(race['prompts'])} prompts, {race['settings']['trials']} trials)"
+        )
     lines.append(
         "\nIn brackets the speed over plain decoding, end to end; ± is the standard error over prompts and trials. "
-        f"{'; '.join(sources)}. What was derived (`profiles/`) was measured after the races, from the built-in "
-        "prompts, which theirs are among; `auto` went by the calibration before."
+        f"{'; '.join(sources)}. What was derived (`profiles/`) was measured before the races, on the built-in prompts "
+        "that they ask, and `auto` went by it."
     )
     return "\n".join(lines)
 
@@ -151,18 +148,14 @@ def _profile(precision: str) -> dict[str, Any]:
     return profile
 
 
-def _raced(races: list[dict[str, Any]], klass: str, derived: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """The race and the arm that ran what was derived for a class."""
+def _ran(race: dict[str, Any], derived: dict[str, Any]) -> str:
+    """The arm that ran what was derived."""
     wanted = (derived["cap"], derived["lookup"], derived["confidence"])
-    for race in races:
-        for label, setting in _settings(race).items():
-            plain = derived["cap"] == 0 and label == "baseline"
-            same = (setting["cap"], setting["lookup"], setting["confidence"]) == wanted
-            if (plain or same) and klass in race["summary"]["ratio"][label]:
-                return race, label
-    raise SystemExit(
-        f"no race of {klass} ran {wanted} (cap, lookup, confidence): race it, or calibrate and sweep again"
-    )
+    for label, setting in _settings(race).items():
+        plain = derived["cap"] == 0 and label == "baseline"
+        if plain or (setting["cap"], setting["lookup"], setting["confidence"]) == wanted:
+            return label
+    raise SystemExit(f"no arm ran {wanted} (cap, lookup, confidence): race it, or calibrate and sweep again")
 
 
 def _cap(race: dict[str, Any], label: str) -> str:
@@ -176,7 +169,7 @@ def _over(trials: list[dict[str, Any]], klass: str, ours: str, theirs: str) -> t
     """Rate of one arm over another's, paired by prompt and trial: the geometric mean and its standard error."""
     if ours == theirs:
         return 1.0, 0.0
-    seconds = {(t["arm"], t["prompt"], t["trial"]): t["total_s"] for t in trials if t["class"] == klass}
+    seconds = {(t["arm"], t["prompt"], t["trial"]): t["total_s"] for t in trials if klass in (t["class"], "overall")}
     pairs = {(prompt, trial) for _, prompt, trial in seconds}
     logs = [math.log(seconds[theirs, *pair] / seconds[ours, *pair]) for pair in pairs]
     mean = math.exp(statistics.fmean(logs))

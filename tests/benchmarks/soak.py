@@ -250,7 +250,7 @@ def serving(folder: Path, load: dict[str, Any], heap: dict[str, str]) -> tuple[s
     )
     assert process.stdout is not None
     url = process.stdout.readline().split()[-1]
-    while httpx.get(f"{url}/health", trust_env=False).json()["status"] != "ok":
+    while httpx.get(f"{url}/health", trust_env=False, timeout=60).json()["status"] != "ok":
         time.sleep(0.05)
     return process, url
 
