@@ -23,6 +23,8 @@ class Client:
         import httpx
 
         parts = _address(url)
+        if key and not key.isascii():
+            raise UsageError("the key has characters that no header can carry; give the server's key by --api-key-file")
         self.url = url.rstrip("/").removesuffix("/v1")
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {key}"} if key else {},
@@ -138,6 +140,8 @@ class Client:
 
 
 def _address(url: str) -> Any:
+    import httpx
+
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -145,6 +149,11 @@ def _address(url: str) -> Any:
         raise UsageError(f"--url {url!r} is no address ({error}); write it as http://127.0.0.1:8080") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"--url {url!r} is no address; write it as http://127.0.0.1:8080")
+    try:
+        httpx.URL(url)
+        parts.hostname.encode("idna")  # as the resolver does, which says so only when it is asked
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise UsageError(f"--url {url!r} is no address ({error}); write it as http://127.0.0.1:8080") from error
     if parts.username or parts.password or parts.query or parts.fragment:
         raise UsageError("--url takes scheme, host and port alone; a key goes into --api-key-file")
     return parts

@@ -79,11 +79,19 @@ def test_nobody_listening_is_one_line():
 
 @pytest.mark.parametrize(
     "url",
-    ["", "127.0.0.1:8080", "ftp://x", "http://", "http://x:99999", "http://k:s@x", "http://x/?a=b", "http://[::1"],
+    [
+        *("", "127.0.0.1:8080", "ftp://x", "http://", "http://x:99999", "http://k:s@x", "http://x/?a=b", "http://[::1"),
+        *("http://a..b/", f"http://{'a' * 70}.org", "http://\0x", "http://xn--\u00e9"),
+    ],
 )
 def test_what_is_no_address_is_refused_before_anything_is_sent(url):
     with pytest.raises(UsageError):
         Client(url)
+
+
+def test_a_key_that_no_header_can_carry_is_refused_before_anything_is_sent():
+    with pytest.raises(UsageError, match="no header can carry"):
+        Client("http://127.0.0.1:1", "s\u00e9same")
 
 
 def test_a_proxy_is_not_asked_for_this_machines_own_addresses(monkeypatch):
