@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ROUNDS = 64  # the latest, over which the speed of now is taken
 REFRESH_S = 1.0
 NAME_WIDTH = 12
+LEAST_WIDTH = NAME_WIDTH + 20  # textwrap never ends where an indent is wider than the line
 BAR = 20  # columns of a full bar
 
 Row = tuple[str, str]
@@ -48,10 +49,23 @@ def watch(server: Client, console: Console) -> None:
 
 
 def lines(seen: Told, width: int) -> list[str]:
-    """What `Client.seen` tells, in lines of `width` columns."""
-    hanging = " " * NAME_WIDTH
+    """What `Client.seen` tells, in lines of `width` columns, or of the fewest that hold names and values side by side.
+
+    Raises:
+        NetworkError: it is not what an mlx-dspark server tells.
+    """
+    from dspark.errors import NetworkError
+
+    hanging, width = " " * NAME_WIDTH, max(width, LEAST_WIDTH)
+    try:
+        rows = list(_rows(seen["health"], seen["metrics"], seen["rounds"]))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise NetworkError(
+            "what answers tells other figures than an mlx-dspark server of this version: correct --url, "
+            "or take the mlx-dspark that the server was started with"
+        ) from error
     found = []
-    for name, value in _rows(seen["health"], seen["metrics"], seen["rounds"]):
+    for name, value in rows:
         found += textwrap.wrap(
             value, width, initial_indent=f"{name:<{NAME_WIDTH}}", subsequent_indent=hanging, break_on_hyphens=False
         )

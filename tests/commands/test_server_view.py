@@ -13,6 +13,7 @@ from contractserver import METRICS, READY, ROUNDS, ContractServer
 
 from dspark.commands import server_view
 from dspark.commands.app import run
+from dspark.errors import NetworkError
 
 MAIN = "from dspark.commands.entry import main; main()"
 
@@ -100,6 +101,26 @@ def test_what_cannot_be_is_one_line(flags, code, said, capsys):
     assert run(["machine", *flags]) == code
     out = capsys.readouterr()
     assert said in out.err and out.err.count("\n") == 1 and out.out == ""
+
+
+@pytest.mark.parametrize("width", [1, 5, 11])
+def test_a_terminal_narrower_than_the_names_gets_lines_that_are_too_wide(width):
+    assert told(seen(), width) == told(seen(), server_view.LEAST_WIDTH)
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"queue": [1]},
+        {"system": "busy"},
+        {"prefix_cache": {"last": {}}},
+        {"memory": {"active_bytes": 10**400}},
+        {"roofline": {"decode_tokens_per_sec": "fast"}},
+    ],
+)
+def test_figures_of_another_kind_of_server_are_told_in_one_line(metrics):
+    with pytest.raises(NetworkError, match="correct --url"):
+        server_view.lines(seen(**metrics), 80)
 
 
 def test_a_wrong_key_is_one_line(capsys):
