@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from json import dumps
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import mlx.core as mx
@@ -187,7 +188,7 @@ class DiskTier:
                 None if lengths is None else tuple(map(int, lengths)),
                 path.stat().st_size,
             )
-        except (LookupError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise filing.Damaged("its header is incomplete") from error
 
     def _load(self, path: Path) -> Slot:
@@ -220,23 +221,24 @@ class DiskTier:
         self._written += 1
 
     def _make_room(self, size: int, path: Path) -> bool:
-        """Delete the files that were not used for longest, whosever they are; False where `size` is too much alone."""
+        """Delete the files that were not used for longest, whosever they are; False where that is not room enough."""
         if size > self._limit_bytes:
             return False
         others = []
         for file in self._folder.glob(_FILES):
             with suppress(FileNotFoundError):  # another server may share the folder
-                if file != path:
-                    others.append((file.stat(), file))
+                if file != path and S_ISREG((stat := file.lstat()).st_mode):
+                    others.append((stat, file))
         total = sum(stat.st_size for stat, _ in others)
         for stat, file in sorted(others, key=lambda each: each[0].st_mtime):
             if total + size <= self._limit_bytes:
                 break
             with self._lock:
                 self._entries.pop(file, None)
-            file.unlink(missing_ok=True)
-            total -= stat.st_size
-        return True
+            with suppress(PermissionError):  # another user's: the next oldest may be ours
+                file.unlink(missing_ok=True)
+                total -= stat.st_size
+        return total + size <= self._limit_bytes
 
     def _fail(self, message: str) -> None:
         self._errors += 1

@@ -77,6 +77,7 @@ def write(
 
 def read_about(path: Path) -> tuple[dict[str, Any], Tensor]:
     """What a file says about itself, and its first tensor, neither checked. Raises OSError, Damaged."""
+    _must_be_file(path)
     with path.open("rb") as stream:
         start, header = _head(stream.read(8), stream.read, path.stat().st_size)
         first = header["0"]
@@ -87,6 +88,7 @@ def read_about(path: Path) -> tuple[dict[str, Any], Tensor]:
 
 def read(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
     """All of a file, checked against its checksum. Raises OSError, Damaged."""
+    _must_be_file(path)
     data = path.read_bytes()
     at = 8
 
@@ -111,13 +113,27 @@ def _head(prefix: bytes, take: Any, size: int) -> tuple[int, dict[str, Any]]:
         raise Damaged("it does not begin like a safetensors file")
     try:
         header = json.loads(take(length))
-        end = max(int(row["data_offsets"][1]) for name, row in header.items() if name != _METADATA)
+        end = max(_end(row) for name, row in header.items() if name != _METADATA)
         _ = header[_METADATA]["about"], header["0"]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged("its header cannot be read") from error
     if size != 8 + length + end:
         raise Damaged(f"it has {size} bytes and should have {8 + length + end}")
     return 8 + length, header
+
+
+def _must_be_file(path: Path) -> None:
+    # A pipe of that name would be waited for, and a device read without end.
+    if path.exists() and not path.is_file():
+        raise Damaged("it is no file")
+
+
+def _end(row: dict[str, Any]) -> int:
+    """Where a tensor's bytes end. Raises ValueError, LookupError, TypeError."""
+    begin, end = row["data_offsets"]
+    if type(begin) is not int or type(end) is not int or not 0 <= begin <= end:
+        raise ValueError("no place in a file")
+    return end
 
 
 def _about(header: dict[str, Any]) -> dict[str, Any]:

@@ -168,6 +168,52 @@ def test_the_bound_holds_and_what_was_not_used_for_longest_goes(home, folder):
     assert tier.report().skipped == 1, "what is too large alone is not written"
 
 
+def test_what_cannot_be_deleted_does_not_keep_the_others_from_making_room(home, folder, monkeypatch):
+    engine = home.engine("trimmed, dspark", folder=str(folder))
+    ask(engine, PROMPT)
+    engine.unload()
+    (own,) = files(folder)
+    size = own.stat().st_size
+    foreign, inside, loop = (folder / f"prefix-{name}.safetensors" for name in ("foreign", "folder", "loop"))
+    foreign.write_bytes(b"x")
+    inside.mkdir()
+    loop.symlink_to(loop)
+    for at, path in enumerate((foreign, inside)):
+        os.utime(path, (at, at))
+    unlink = Path.unlink
+
+    def sticky(path, *args, **kwargs):
+        if path == foreign:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        unlink(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "unlink", sticky)
+    engine = home.engine("trimmed, dspark", folder=str(folder), disk_bytes=size + size // 2)
+    ask(engine, tokens(150, seed=48))
+    tier = engine.prefix_cache._disk
+    engine.unload()
+    assert (tier.report().errors, tier.report().written) == (0, 1), tier.report()
+    assert foreign.exists() and inside.exists() and not own.exists()
+
+
+def test_no_more_is_written_than_the_bound_leaves_beside_what_cannot_be_deleted(home, folder, monkeypatch):
+    engine = home.engine("trimmed, dspark", folder=str(folder))
+    ask(engine, PROMPT)
+    engine.unload()
+    size = files(folder)[0].stat().st_size
+
+    def sticky(path, *args, **kwargs):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    engine = home.engine("trimmed, dspark", folder=str(folder), disk_bytes=size + size // 2)
+    ask(engine, tokens(150, seed=49))
+    tier = engine.prefix_cache._disk
+    with monkeypatch.context() as patch:
+        patch.setattr(type(folder), "unlink", sticky)
+        assert tier._make_room(size, folder / "prefix-new.safetensors") is False
+    engine.unload()
+
+
 def test_a_file_that_makes_room_just_before_it_is_read_is_no_fault(home, folder, monkeypatch):
     engine = home.engine("hybrid", folder=str(folder), slots=1)
     ask(engine, PROMPT)

@@ -1,6 +1,7 @@
 """Safetensors files: there as a whole or not at all, and never taken for what they are not."""
 
 import errno
+import json
 import os
 
 import mlx.core as mx
@@ -58,6 +59,26 @@ def test_a_flipped_bit_anywhere_is_noticed(written):
         except Damaged:
             continue
         assert about == ABOUT and [t.data.tolist() for t in tensors] == [t.data.tolist() for t in TENSORS]
+
+
+@pytest.mark.parametrize("offsets", [["0", 12], [0, 1e999], [-4, 12], [0, 10**30], [12], 12, [0.0, 12], [16, 12]])
+def test_a_tensor_at_no_possible_place_is_damage(written, offsets):
+    data = written.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    header["0"]["data_offsets"] = offsets
+    head = json.dumps(header).encode()
+    written.write_bytes(len(head).to_bytes(8, "little") + head + data[start:])
+    for reader in (filing.read, filing.read_about):
+        with pytest.raises(Damaged):
+            reader(written)
+
+
+def test_a_pipe_of_that_name_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "prefix-1.safetensors")
+    for reader in (filing.read, filing.read_about):
+        with pytest.raises(Damaged, match="no file"):
+            reader(tmp_path / "prefix-1.safetensors")
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
