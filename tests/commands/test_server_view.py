@@ -113,7 +113,7 @@ def test_a_terminal_narrower_than_the_names_gets_lines_that_are_too_wide(width):
     [
         {"queue": [1]},
         {"system": "busy"},
-        {"prefix_cache": {"last": {}}},
+        {"prefix_cache": {"last": {"outcome": "hit"}}},
         {"memory": {"active_bytes": 10**400}},
         {"roofline": {"decode_tokens_per_sec": "fast"}},
     ],
