@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dspark.drafters.drafter import Drafter
+from dspark.errors import UsageError
 from dspark.prefix.cache import PrefixCache
 from dspark.prefix.disk import DiskTier
 from dspark.prefix.options import PrefixOptions
@@ -20,7 +21,11 @@ def open_prefix_cache(
     identity: Mapping[str, Any] | None,
     refusal: str | None = None,
 ) -> PrefixCache:
-    """`identity` is what files on disk belong to (None: this pair's go to none), `refusal` why nothing can be kept."""
+    """`identity` is what files on disk belong to (None: this pair's go to none), `refusal` why nothing can be kept.
+
+    Raises:
+        UsageError: the folder's name can be no folder's.
+    """
     blank = target.new_cache()
     refusal = refusal or blank.rollback_refusal
     if refusal is not None or not options.enabled:
@@ -29,7 +34,7 @@ def open_prefix_cache(
     if options.folder is not None and identity is not None:
         layers = [type(leaf).__name__ for leaf in leaves(blank.entries)]
         disk = DiskTier(
-            Path(options.folder).expanduser(),
+            _named(options.folder),
             options.disk_bytes,
             {**identity, "dtype": str(target.dtype), "layers": layers},
             target.new_cache,
@@ -37,3 +42,15 @@ def open_prefix_cache(
         )
     mode: Mode = "checkpoint" if blank.forgets(target.context_window) else "trim"
     return PrefixCache(options, mode=mode, disk=disk)
+
+
+def _named(folder: str) -> Path:
+    try:
+        path = Path(folder).expanduser()
+    except RuntimeError as error:
+        raise UsageError(
+            f"--prefix-cache-dir {folder!r} is in an unknown user's home; write the path out"
+        ) from error
+    if "\0" in folder:
+        raise UsageError(f"--prefix-cache-dir {folder!r} has a zero byte in it; no folder has such a name")
+    return path

@@ -13,6 +13,7 @@ import pytest
 from prefix.pairs import KINDS, ask, assert_same, tokens
 
 from dspark.engine import Engine
+from dspark.errors import UsageError
 from dspark.prefix import filing
 from dspark.prefix.disk import DiskTier
 
@@ -148,6 +149,12 @@ def test_a_folder_that_cannot_be_made_does_not_keep_a_model_from_loading(home, t
     with caplog.at_level(logging.WARNING):
         last, report, _ = session(home, tmp_path / "file" / "below")
     assert last.tokens and report.errors == 1 and caplog.records
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-that-name/kept", "kept\0here"])
+def test_a_name_that_can_be_no_folders_is_refused(home, name):
+    with pytest.raises(UsageError, match="--prefix-cache-dir"):
+        home.engine("trimmed, dspark", folder=name)
 
 
 def test_the_bound_holds_and_what_was_not_used_for_longest_goes(home, folder):
