@@ -244,7 +244,9 @@ def _refuse(settings: Settings, names: Sequence[str], why: str) -> None:
 
 def _for_server(model: str) -> str:
     """A folder under its full name: the server's working folder is another."""
-    path = Path(model).expanduser()
+    from dspark.hub.shelves import spelled_out
+
+    path = spelled_out(model)
     return str(path.resolve()) if path.is_dir() else model
 
 

@@ -154,8 +154,9 @@ def _present(model: str, kv_bits: int | None) -> tuple[LoadOptions, Path]:
     from dspark.errors import ModelNotFound
     from dspark.hub import demo, registry
     from dspark.hub.resolving import resolve
+    from dspark.hub.shelves import spelled_out
 
-    precision, folder = None, Path(model).expanduser()
+    precision, folder = None, spelled_out(model)
     if model == registry.DEMO.id:
         on_disk = ((name, at) for name in demo.PRECISIONS if (at := demo.on_disk(name)) is not None)
         present = next(on_disk, None)

@@ -66,6 +66,11 @@ def expanded(path: str, variable: str) -> Path:
         ) from error
 
 
+def spelled_out(path: str) -> Path:
+    """`path` with its `~` replaced, or as it is where there is no such home folder: nothing lies there then."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
 def shelves() -> tuple[Shelf, ...]:
     """Every folder that is searched, in order; `StorageError` if the home folder that one lies in is not known."""
     dirs = "MLX_DSPARK_MODEL_DIRS"

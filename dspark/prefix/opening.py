@@ -6,6 +6,7 @@ from typing import Any
 
 from dspark.drafters.drafter import Drafter
 from dspark.errors import UsageError
+from dspark.hub.shelves import expanded
 from dspark.prefix.cache import PrefixCache
 from dspark.prefix.disk import DiskTier
 from dspark.prefix.options import PrefixOptions
@@ -24,7 +25,7 @@ def open_prefix_cache(
     """`identity` is what files on disk belong to (None: this pair's go to none), `refusal` why nothing can be kept.
 
     Raises:
-        UsageError: the folder's name can be no folder's.
+        UsageError, StorageError: the folder's name can be no folder's.
     """
     blank = target.new_cache()
     refusal = refusal or blank.rollback_refusal
@@ -45,12 +46,6 @@ def open_prefix_cache(
 
 
 def _named(folder: str) -> Path:
-    try:
-        path = Path(folder).expanduser()
-    except RuntimeError as error:
-        raise UsageError(
-            f"--prefix-cache-dir {folder!r} is in an unknown user's home; write the path out"
-        ) from error
     if "\0" in folder:
         raise UsageError(f"--prefix-cache-dir {folder!r} has a zero byte in it; no folder has such a name")
-    return path
+    return expanded(folder, "--prefix-cache-dir")

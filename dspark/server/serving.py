@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dspark.hub.shelves import spelled_out
 from dspark.server.conversation import Conversation
 from dspark.server.dialects.models import ModelCard
 from dspark.server.order import Message, Order, SamplingWishes, Thinking
@@ -79,10 +80,11 @@ def listed_name(model: str) -> str:
     path = Path(model)
     if not path.is_absolute() and not model.startswith((".", "~")):
         return model
-    parts = path.expanduser().parts
+    path = spelled_out(model)
+    parts = path.parts
     if len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):
         return parts[-3].removeprefix("models--").replace("--", "/", 1)
-    return path.expanduser().resolve().name or model
+    return path.resolve().name or model
 
 
 def probe(conversation: Conversation) -> None:

@@ -173,6 +173,7 @@ def test_the_demo_model_is_not_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path
         (["--model", "demo", "--json", "--plot", "-"], UsageError, "give --plot a file"),
         (["--model", "demo", "--plot", "a.txt"], UsageError, ".png"),
         (["--model", "/no/such/folder"], ModelNotFound, "no folder here"),
+        (["--model", "~nobody-of-that-name/m"], ModelNotFound, "no folder here"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(arguments: list[str], kind: type[DSparkError], words: str) -> None:

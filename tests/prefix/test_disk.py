@@ -13,7 +13,7 @@ import pytest
 from prefix.pairs import KINDS, ask, assert_same, tokens
 
 from dspark.engine import Engine
-from dspark.errors import UsageError
+from dspark.errors import StorageError, UsageError
 from dspark.prefix import filing
 from dspark.prefix.disk import DiskTier
 
@@ -153,7 +153,7 @@ def test_a_folder_that_cannot_be_made_does_not_keep_a_model_from_loading(home, t
 
 @pytest.mark.parametrize("name", ["~nobody-of-that-name/kept", "kept\0here"])
 def test_a_name_that_can_be_no_folders_is_refused(home, name):
-    with pytest.raises(UsageError, match="--prefix-cache-dir"):
+    with pytest.raises((UsageError, StorageError), match="--prefix-cache-dir"):
         home.engine("trimmed, dspark", folder=name)
 
 

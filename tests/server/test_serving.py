@@ -36,6 +36,7 @@ def test_a_broken_generation_config_counts_for_nothing(tmp_path, caplog):
         ("org/model", "org/model"),
         ("demo", "demo"),
         ("/home/me/models/qwen", "qwen"),
+        ("~nobody-of-that-name/models/qwen", "qwen"),
         ("/c/hub/models--org--model/snapshots/0a1b2c", "org/model"),
     ],
 )
