@@ -41,7 +41,7 @@ class Scope:
     """
 
     depths: tuple[int, ...] | None = None
-    depth_s: float = 6.0
+    depth_s: float = 4.0
     timing_s: float = 0.5
     repeats: int = 4
     prefill_s: float = 1.0

@@ -39,8 +39,8 @@ def test_the_shortest_questions_are_taken():
 def test_depths_are_as_asked_or_what_can_be_read_in_time():
     assert Scope(depths=(4096, 100, 32)).depths_at(1.0, 8192) == [100, 4096]
     assert Scope(depths=(4096,)).depths_at(1e6, 4100) == []
-    assert Scope().depths_at(230.0, 8192) == [512, 1024]
-    assert Scope().depths_at(1500.0, 40000) == [2048, 8192]
+    assert Scope().depths_at(330.0, 8192) == [512, 1024]
+    assert Scope().depths_at(1500.0, 40000) == [1024, 4096]
     assert Scope().depths_at(10.0, 40000) == [] and Scope.brief().depths_at(1e6, 40000) == []
 
 
