@@ -38,7 +38,7 @@ from dspark.targets.weighing import weigh
 from dspark.tuning.acceptance import Prior
 from dspark.tuning.costs import CostModel
 from dspark.tuning.measure import measure_costs
-from dspark.tuning.pilot import MAX_ROUND_TOKENS, Pilot, pilot_for
+from dspark.tuning.pilot import MAX_ROUND_TOKENS, Pilot, Standing, pilot_for
 from dspark.tuning.profile import Profile
 
 __all__ = ["Engine", "LoadOptions", "Loaded"]
@@ -58,6 +58,7 @@ class Engine:
         self._generating = False
         self._prefix_options = PrefixOptions()
         self._prefix: PrefixCache | None = None
+        self._standing = Standing()
         self._cold = True
 
     @property
@@ -110,6 +111,7 @@ class Engine:
         self._close_prefix()
         self._open_prefix(pair, self._prefix_options)
         self._pair, self._costs, self._prefill_cost = pair, None, None
+        self._standing = Standing()
         return pair.loaded
 
     def unload(self) -> int:
@@ -123,6 +125,7 @@ class Engine:
         before = mx.get_active_memory()
         self._close_prefix()
         self._pair, self._costs, self._prefill_cost = None, None, None
+        self._standing = Standing()
         # Layers are made with random weights, which a checkpoint then replaces: until MLX's state is evaluated it keeps
         # a record of every draw, of all models that ever were.
         mx.eval(mx.random.state)
@@ -185,7 +188,7 @@ class Engine:
             cached=lambda: prefix.held(list(request.prompt), drafted=drafter is not None) if prefix is not None else 0,
             answer=request.max_tokens,
         )
-        pilot = self._pilot(speculation, drafter)
+        pilot = self._pilot(speculation, drafter, self._standing if request.learn else None)
         return Decoding(
             pair.target,
             drafter,
@@ -229,7 +232,7 @@ class Engine:
             guard=self._guard.report(),
         )
 
-    def _pilot(self, speculation: Speculation, drafter: Drafter | None) -> Pilot:
+    def _pilot(self, speculation: Speculation, drafter: Drafter | None, standing: Standing | None) -> Pilot:
         return pilot_for(
             speculation.cap,
             block=drafter.block if drafter else 0,
@@ -237,6 +240,7 @@ class Engine:
             confidence=speculation.confidence,
             costs=self.costs,
             prior=self._prior(),
+            standing=standing,
         )
 
     @property

@@ -135,16 +135,68 @@ def pilot_for(
     confidence: float,
     costs: Callable[[], CostModel],
     prior: Prior = Prior(),
+    standing: "Standing | None" = None,
 ) -> Pilot:
     """The pilot of a setting: `cap` 0 is plain decoding, `block` 0 stands for no drafter.
 
-    `costs` is asked for only where rounds are weighed.
+    `costs` is asked for only where rounds are weighed. `standing` is what the answers before left, and is kept up to
+    date; None is an answer by itself.
     """
     if cap == 0 or not (block or lookup):
         return PlainPilot()
     if cap != "auto":
         return FixedPilot(cap, drafter=block > 0, lookup=lookup, confidence=confidence)
-    return AutoPilot(costs(), max_cap=MAX_ROUND_TOKENS, block=block, lookup=lookup, confidence=confidence, prior=prior)
+    return AutoPilot(
+        costs(),
+        max_cap=MAX_ROUND_TOKENS,
+        block=block,
+        lookup=lookup,
+        confidence=confidence,
+        prior=prior,
+        standing=standing,
+    )
+
+
+# Chosen by replaying recorded drafts of the demo pair over 24 prompts; broad optimum, nothing is sharp.
+_FIRST_PARK_ROUNDS = 8
+_LONGEST_PARK_ROUNDS = 64
+_GAIN_MEMORY = 0.1
+_HOPE = 0.05  # what drafting is credited with before it is tried
+_HOPE_AGAIN = 0.01  # and after it was parked: one failed trial parks it again, a good one keeps it
+
+
+@dataclass
+class Standing:
+    """How drafting has fared lately, from one answer to the next.
+
+    Whoever asks for texts of one kind asks for more of it, and an answer is short against the rounds that it takes to
+    find out that drafting does not pay.
+    """
+
+    # Another answer may be of another kind, so drafting is tried soon, however long it was to rest.
+    _LONGEST_WAIT_ROUNDS = 24
+
+    gain: float = _HOPE  # plain steps a drafted round, the latest counting most
+    parked: int = 0  # rounds that drafting still rests
+    park_rounds: int = _FIRST_PARK_ROUNDS  # that it will rest when it is parked again
+
+    def begin(self) -> None:
+        """Another answer begins."""
+        self.parked = min(self.parked, self._LONGEST_WAIT_ROUNDS)
+
+    def passed(self) -> None:
+        """A round was done, of whatever kind."""
+        self.parked = max(self.parked - 1, 0)
+
+    def judge(self, gain: float) -> None:
+        """A drafted round gained that much."""
+        self.gain += _GAIN_MEMORY * (gain - self.gain)
+        if self.gain < 0.0:
+            self.parked = self.park_rounds
+            self.park_rounds = min(2 * self.park_rounds, _LONGEST_PARK_ROUNDS)
+            self.gain = _HOPE_AGAIN
+        elif self.gain > _HOPE:
+            self.park_rounds = _FIRST_PARK_ROUNDS
 
 
 class AutoPilot:
@@ -154,13 +206,6 @@ class AutoPilot:
     positive; otherwise it is parked, for longer each time, and then tried once more. A drafted block is verified up to
     the length that maximizes expected tokens less cost, cost counted at the rate decoding currently reaches.
     """
-
-    # Chosen by replaying recorded drafts of the demo pair over 24 prompts; broad optimum, nothing is sharp.
-    _FIRST_PARK_ROUNDS = 8
-    _LONGEST_PARK_ROUNDS = 64
-    _GAIN_MEMORY = 0.1
-    _HOPE = 0.05  # what drafting is credited with before it is tried
-    _HOPE_AGAIN = 0.01  # and after it was parked: one failed trial parks it again, a good one keeps it
 
     # How often a token makes a first match, and what share of its worth a match loses by coming one token late.
     _NEW_MATCH = 0.25
@@ -177,11 +222,12 @@ class AutoPilot:
         lookup: bool,
         confidence: float = 0.0,
         prior: Prior = Prior(),
+        standing: Standing | None = None,
     ) -> None:
         """`block` is the drafter's, 0 without one; `max_cap` bounds every round.
 
         A `confidence` threshold above 0 cuts drafts short before anything is weighed. `prior` is what recorded answers
-        of this pair were accepted.
+        of this pair were accepted, `standing` how drafting fared in the answers before.
         """
         self._everywhere = costs
         self._costs = costs
@@ -192,10 +238,9 @@ class AutoPilot:
         self._confidence = confidence
         self._drafts = DraftAcceptance(block, prior)
         self._matches = LookupAcceptance(prior)
-        self._gain = self._HOPE
+        self._standing = standing or Standing()
+        self._standing.begin()
         self._rate = 1.0
-        self._parked = 0
-        self._park_rounds = self._FIRST_PARK_ROUNDS
         self.reads_confidence = True
 
     def plan(self, match_length: int, match_tokens: int, room: int) -> Plan:
@@ -203,13 +248,13 @@ class AutoPilot:
         if room <= 0:
             return PLAIN
         lookup, lookup_gain = self._best_lookup(match_length, min(match_tokens, room))
-        if self._drafting and self._gain > max(lookup_gain, 0.0):
+        if self._drafting and self._standing.gain > max(lookup_gain, 0.0):
             return Plan("drafter", min(self._block, room))
         return lookup
 
     @property
     def _drafting(self) -> bool:
-        return self._block > 0 and self._parked == 0
+        return self._block > 0 and self._standing.parked == 0
 
     def _best_lookup(self, match_length: int, tokens: int) -> tuple[Plan, float]:
         if not self._lookup or tokens <= 0:
@@ -241,28 +286,19 @@ class AutoPilot:
         if abs(outcome.context - self._depth) >= self._DEPTH_STEP_TOKENS:
             self._depth, self._costs = outcome.context, self._everywhere.at(outcome.context)
         # Counted here and not when planning: rounds that were fed ahead are never planned.
-        self._parked = max(self._parked - 1, 0)
+        self._standing.passed()
         cost = self._steps(1 + outcome.verified)
         if outcome.source == "drafter":
             cost += self._costs.draft_ms(outcome.cap) / self._costs.plain_ms
             self._drafts.observe(outcome.confidences, outcome.verified, outcome.accepted)
-            self._judge(outcome.accepted + 1 - cost)
+            self._standing.judge(outcome.accepted + 1 - cost)
         elif outcome.source == "lookup":
             self._matches.observe(outcome.match_length, outcome.verified, outcome.accepted)
         self._rate += 0.05 * (max((outcome.accepted + 1) / cost, 0.0) - self._rate)
         self._rate = min(max(self._rate, 1.0), 4.0)
 
-    def _judge(self, gain: float) -> None:
-        self._gain += self._GAIN_MEMORY * (gain - self._gain)
-        if self._gain < 0.0:
-            self._parked = self._park_rounds
-            self._park_rounds = min(2 * self._park_rounds, self._LONGEST_PARK_ROUNDS)
-            self._gain = self._HOPE_AGAIN
-        elif self._gain > self._HOPE:
-            self._park_rounds = self._FIRST_PARK_ROUNDS
-
     def plain_ahead(self, match_length: int) -> bool:
-        if self._block and self._parked < 2:
+        if self._block and self._standing.parked < 2:
             return False
         if not self._lookup or match_length + 1 < MIN_MATCH_TOKENS:
             return True

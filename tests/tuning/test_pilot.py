@@ -9,7 +9,7 @@ from simulated import deepening
 
 from dspark.tuning.acceptance import DraftAcceptance, Rate
 from dspark.tuning.costs import CostModel
-from dspark.tuning.pilot import PLAIN, AutoPilot, FixedPilot, Outcome, PlainPilot, Plan
+from dspark.tuning.pilot import PLAIN, AutoPilot, FixedPilot, Outcome, PlainPilot, Plan, Standing
 
 FLAT = CostModel(((1, 10.0), (8, 11.0), (16, 12.0)), ((1, 1.0), (7, 1.2)), "test")
 STEEP = CostModel(((1, 10.0), (2, 20.0), (8, 80.0)), ((1, 2.0), (7, 3.0)), "test")
@@ -47,6 +47,22 @@ def test_drafts_that_do_not_pay_are_parked_and_tried_again(costs, rate, confiden
     assert 1 < drafted < 40
     assert speed > 0.97
     assert any(plan.source == "drafter" for plan in plans[-100:])
+
+
+def test_an_answer_begins_where_the_one_before_left_off_and_finds_another_kind_of_text_soon():
+    standing = Standing()
+
+    def drafted(rate, rounds=64):
+        plans, _ = drive(AutoPilot(STEEP, max_cap=32, block=7, lookup=False, standing=standing), rate, rounds)
+        return [at for at, plan in enumerate(plans) if plan.source == "drafter"]
+
+    alone, after = drafted(0.0), drafted(0.0)
+    assert alone[0] == 0 and 0 < len(after) < len(alone)
+    assert standing.parked > 0 and 0 < after[0] <= 24
+    flat = AutoPilot(FLAT, max_cap=32, block=7, lookup=False, standing=standing)
+    plans = [plan.source for plan in drive(flat, 0.9, 64)[0]]
+    assert plans.index("drafter") <= 24 and set(plans[plans.index("drafter") :]) == {"drafter"}
+    assert drafted(0.9)[0] == 0
 
 
 def _verified(pilot, depth, rate=0.8, rounds=200):
