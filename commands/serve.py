@@ -74,12 +74,22 @@ def serve(
 
 
 def _serve(app: App, stop: Stop, *, no_model: bool) -> Exception | None:
-    """Serve until a signal comes, or until the first load fails, which is returned."""
+    """Serve until a signal comes, or until the first load fails, which is returned.
+
+    One that a client called off, or came before with another, did not fail: the server goes on for the next.
+    """
+    from dspark.errors import EngineBusy, LoadCancelled
+
     failures: list[Exception] = []
 
     def load() -> None:
         try:
             app.load().wait()
+        except LoadCancelled:
+            if not stop.asked:
+                _LOG.info("no model is served; mlx-dspark load --url %s loads one", app.http.url)
+        except EngineBusy as error:
+            _LOG.info("%s", error)
         except Exception as error:
             failures.append(error)
             stop.request()

@@ -19,9 +19,15 @@ class Stop:
         self._asked = False
 
     def request(self) -> None:
-        """Ask for the end, from any thread or from a signal handler."""
-        self._asked = True
-        os.write(self.write_end, b"\0")
+        """Ask for the end, from any thread or from a signal handler. Once is enough, also when it is over already."""
+        if not self._asked:
+            self._asked = True
+            os.write(self.write_end, b"\0")
+
+    @property
+    def asked(self) -> bool:
+        """Whether it was asked for."""
+        return self._asked
 
     def wait(self) -> None:
         """Wait until it is asked for."""

@@ -6,7 +6,9 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -14,6 +16,7 @@ from tiny import write_llama
 
 from dspark.commands import serve
 from dspark.commands.app import run
+from dspark.errors import EngineBusy, LoadCancelled
 
 MAIN = "from dspark.commands.entry import main; main()"
 
@@ -131,6 +134,33 @@ def test_a_model_that_cannot_be_had_ends_it_with_the_reason(tmp_path, capsys):
     assert run(["serve", "--port", "0", "--model", str(tmp_path / "empty")]) == 1
     assert "has no config.json" in capsys.readouterr().err
     assert logging.getLogger("dspark")
+
+
+@pytest.mark.parametrize("error", [LoadCancelled("called off"), EngineBusy("another came first")])
+def test_a_first_load_that_a_client_called_off_does_not_end_it(error):
+    """The port stays: what it is to serve comes with the next load."""
+
+    class Load:
+        def wait(self):
+            raise error
+
+    class Stop:
+        """Asked for once the load is over, by nobody else."""
+
+        asked = requested = False
+
+        def request(self):
+            self.requested = True
+
+        def wait(self):
+            for thread in threading.enumerate():
+                if thread.name == "dspark-first-load":
+                    thread.join()
+
+    app = SimpleNamespace(load=Load, http=SimpleNamespace(url="http://127.0.0.1:1"))
+    stop = Stop()
+    assert serve._serve(app, stop, no_model=False) is None
+    assert not stop.requested
 
 
 def test_nothing_heavy_is_imported_by_naming_the_command():

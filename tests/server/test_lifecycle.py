@@ -1,5 +1,6 @@
 """Signals, and what they do to requests under way."""
 
+import select
 import signal
 import subprocess
 import sys
@@ -7,6 +8,8 @@ import textwrap
 
 import pytest
 from wires import Wire, eventually, refuses_connections, request_bytes
+
+from dspark.server.lifecycle import ended_by_signals
 
 SERVER = """
     import sys, time
@@ -86,3 +89,13 @@ def test_a_second_signal_ends_at_once(process):
         assert eventually(lambda: refuses_connections(port))
         child.send_signal(signal.SIGTERM)
         assert child.wait(20) == -signal.SIGTERM
+
+
+def test_who_asks_for_the_end_when_it_is_over_disturbs_nobody():
+    """A load that is called off as the server ends comes to its end at any moment."""
+    with ended_by_signals() as stop:
+        stop.request()
+        stop.wait()
+    with ended_by_signals() as other:  # has the numbers of the pipe that was closed
+        stop.request()
+        assert not select.select([other._read_end], [], [], 0)[0]
