@@ -12,9 +12,11 @@ from typing import Any, Literal
 
 from dspark.decoding.events import Event, Finished, PrefillProgress, RoundCommitted, Statistics
 from dspark.decoding.slow import slow_round_seconds
+from dspark.errors import Overloaded
 
 ROUNDS_KEPT = 4096
 EVENTS_KEPT = 512  # that one reader may be behind by
+READERS_LIMIT = 32  # each holds a connection for as long as it likes: some must be left for all that is short
 
 # Withdrawn is what was called off before it began.
 Outcome = Literal["completed", "cancelled", "failed", "withdrawn"]
@@ -102,9 +104,15 @@ class Telemetry:
 
     @contextmanager
     def reading(self) -> Iterator[Subscription]:
-        """Listen to all events from now on."""
+        """Listen to all events from now on.
+
+        Raises:
+            Overloaded: `READERS_LIMIT` do already.
+        """
         reader = Subscription()
         with self._lock:
+            if len(self._readers) >= READERS_LIMIT:
+                raise Overloaded(f"{READERS_LIMIT} readers listen to the events already: close one, or try again later")
             self._readers.add(reader)
         try:
             yield reader

@@ -1,9 +1,11 @@
+from contextlib import ExitStack
 from queue import Empty
 
 import pytest
 
 from dspark.decoding.events import Finished, PrefillProgress, RoundCommitted, Statistics
-from dspark.server.telemetry import EVENTS_KEPT, Telemetry
+from dspark.errors import Overloaded
+from dspark.server.telemetry import EVENTS_KEPT, READERS_LIMIT, Telemetry
 
 
 def statistics(**changed):
@@ -109,3 +111,14 @@ def test_acceptance_counts_only_positions_that_were_tested():
             watch.finish(Finished("stop", (1,), "a", statistics(offered_at=offered, accepted_at=accepted)))
     positions = telemetry.rounds(10)["positions"]
     assert [(one["offered"], one["accepted"]) for one in positions] == [(2, 1), (1, 1), (1, 0)]
+
+
+def test_readers_of_events_leave_connections_to_others():
+    """Each of them keeps a connection, and all that there are would keep everyone else out."""
+    telemetry = Telemetry()
+    with ExitStack() as readers:
+        for _ in range(READERS_LIMIT - 1):
+            readers.enter_context(telemetry.reading())
+        with telemetry.reading(), pytest.raises(Overloaded, match="close one"):
+            readers.enter_context(telemetry.reading())
+        readers.enter_context(telemetry.reading())
