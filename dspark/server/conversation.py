@@ -17,6 +17,11 @@ from dspark.server.toolcalls import ToolFormat
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+# A text of more characters than this for each token of the window is counted in pieces first: while it is turned into
+# tokens it takes a hundred times its size, which the largest bodies that are accepted would not leave to others.
+_CHARACTERS_A_TOKEN = 16
+_PIECE_CHARACTERS = 1 << 16
+
 _log = logging.getLogger(__name__)
 # Families that go on to invent the result of a call unless they are stopped where it would begin.
 _RESULT_MARKERS = {"gemma4": "<|tool_response>", "function_gemma": "<start_function_response>"}
@@ -49,12 +54,16 @@ class Prompt:
 class Conversation:
     """What is said to the loaded model, and how its answers are to be read.
 
-    `defaults` hold where a client says nothing about thinking. Safe for use from several threads at once.
+    `defaults` hold where a client says nothing about thinking. What is much longer than `window` tokens is refused
+    before all of it is turned into tokens. Safe for use from several threads at once.
     """
 
-    def __init__(self, tokenizer: "TokenizerWrapper", defaults: Thinking = NO_WISHES) -> None:
+    def __init__(
+        self, tokenizer: "TokenizerWrapper", defaults: Thinking = NO_WISHES, window: int | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         self._defaults = defaults
+        self._window = window
         self._template = Template(tokenizer)
 
     @property
@@ -93,20 +102,13 @@ class Conversation:
         """One prompt for a chat, or one for each raw prompt of the order.
 
         Raises:
-            BadRequest, PromptError: there is nothing to say, or the template cannot say it.
+            BadRequest, PromptError: there is nothing to say, the template cannot say it, or it is much too long.
         """
         if order.prompts:
             return [self._raw(prompt, order) for prompt in order.prompts]
-        if not order.messages:
-            raise BadRequest("there is no message to answer; give at least one with text", "messages")
-        thinking = order.thinking.over(self._defaults)
-        text = self._rendered(order, thinking).text
-        opens = self._opens(text)
-        if opens and thinking.enabled is False:
-            text, opens = f"{text.rstrip()}\n\n{self._tokenizer.think_end}\n\n", False
-        ids = self._encode(text)
-        if not ids:
-            raise PromptError("the prompt is empty after tokenization; give it some text")
+        text, opens = self._said(order)
+        self._check_length(text)
+        ids = self._ids(text)
         marker = _RESULT_MARKERS.get(self.tool_format.family) if order.offered else None
         return [Prompt(tuple(ids), text, opens, (*order.stop, marker) if marker else order.stop)]
 
@@ -123,8 +125,9 @@ class Conversation:
         return boundaries(found.turns, found.render, self._encode, prompt.ids)
 
     def count_tokens(self, order: Order) -> int:
-        """How long the prompt of the same request would be. Raises as `prompts`."""
-        return sum(len(prompt.ids) for prompt in self.prompts(order))
+        """How long the prompt of the same request would be, also where it is too long. Raises as `prompts`."""
+        text, _ = self._said(order)
+        return self._too_many(text) or len(self._ids(text))
 
     def splitter(self, order: Order, prompt: Prompt) -> Splitter:
         """A fresh splitter for one answer to `prompt`."""
@@ -141,7 +144,47 @@ class Conversation:
     def _plain(self) -> Markup:
         return Markup.of(self._tokenizer, None)
 
+    def _said(self, order: Order) -> tuple[str, bool]:
+        """The text of a chat as the model reads it, and whether it ends inside a thought."""
+        if not order.messages:
+            raise BadRequest("there is no message to answer; give at least one with text", "messages")
+        thinking = order.thinking.over(self._defaults)
+        text = self._rendered(order, thinking).text
+        opens = self._opens(text)
+        if opens and thinking.enabled is False:
+            text, opens = f"{text.rstrip()}\n\n{self._tokenizer.think_end}\n\n", False
+        return text, opens
+
+    def _ids(self, text: str) -> list[int]:
+        ids = self._encode(text)
+        if not ids:
+            raise PromptError("the prompt is empty after tokenization; give it some text")
+        return ids
+
+    def _check_length(self, text: str) -> None:
+        tokens = self._too_many(text)
+        if tokens is not None and self._window is not None:
+            raise too_long(tokens, self._window)
+
+    def _too_many(self, text: str) -> int | None:
+        """About how many tokens a text has that is much too long for the window; None of one that may not be."""
+        if self._window is None or len(text) <= self._window * _CHARACTERS_A_TOKEN:
+            return None
+        tokens = self._counted(text)
+        return tokens if tokens >= self._window else None
+
+    def _counted(self, text: str) -> int:
+        """The tokens of a long text, a few more where its pieces meet."""
+        pieces = range(0, len(text), _PIECE_CHARACTERS)
+        return sum(
+            len(self._tokenizer.encode(text[at : at + _PIECE_CHARACTERS], add_special_tokens=False)) for at in pieces
+        )
+
     def _raw(self, prompt: str | tuple[int, ...], order: Order) -> Prompt:
+        if isinstance(prompt, str):
+            self._check_length(prompt)
+        elif self._window is not None and len(prompt) >= self._window:
+            raise too_long(len(prompt), self._window)
         ids = tuple(self._tokenizer.encode(prompt)) if isinstance(prompt, str) else prompt
         if not ids:
             raise PromptError("the prompt is empty; give it some text or tokens")
@@ -220,7 +263,12 @@ def answer_tokens(prompt_tokens: int, window: int, *limits: int | None) -> int:
         PromptError: the window leaves none.
     """
     if prompt_tokens >= window:
-        error = PromptError(f"prompt is too long: {prompt_tokens} tokens > {window - 1} maximum")
-        error.code = "context_length_exceeded"
-        raise error
+        raise too_long(prompt_tokens, window)
     return min(window - prompt_tokens, *(limit for limit in limits if limit is not None))
+
+
+def too_long(prompt_tokens: int, window: int) -> PromptError:
+    """The refusal of a prompt that leaves no room for an answer."""
+    error = PromptError(f"prompt is too long: {prompt_tokens} tokens > {window - 1} maximum")
+    error.code = "context_length_exceeded"
+    return error

@@ -136,7 +136,7 @@ class Load:
         known = engine.profile is not None
         costs = engine.costs() if known or (wish.warmup and speculation.cap == "auto") else None
         self._check()
-        conversation = Conversation(engine.tokenizer, thinking)
+        conversation = Conversation(engine.tokenizer, thinking, loaded.context_window)
         probe(conversation)
         warnings = [*loaded.notes, *conversation.notes]
         warm = False

@@ -336,3 +336,38 @@ def test_f12_counting_counts_the_real_prompt():
     order = Order(messages=(Message("system", "S"), user("hi")), tools=(READ,))
     assert talk.count_tokens(order) == len(talk.prompts(order)[0].ids)
     assert talk.count_tokens(order) > talk.count_tokens(Order(messages=order.messages))
+
+
+class Listening:
+    """A tokenizer that remembers how long the texts were that it was given."""
+
+    def __init__(self, tokenizer):
+        self.lengths = []
+        self._tokenizer = tokenizer
+
+    def __getattr__(self, name):
+        return getattr(self._tokenizer, name)
+
+    def encode(self, text, **options):
+        self.lengths.append(len(text))
+        return self._tokenizer.encode(text, **options)
+
+
+def test_what_is_much_too_long_is_counted_in_pieces_and_refused():
+    """The tokens of a body of megabytes would take gigabytes, for nothing but a number in a message."""
+    order = Order(messages=(user("word " * 100_000),))
+    exact = conversation().count_tokens(order)
+    tokenizer = Listening(chat_tokenizer(CHATML))
+    talk = Conversation(tokenizer, window=100)
+    with pytest.raises(PromptError, match=r"^prompt is too long: \d+ tokens > 99 maximum$") as refused:
+        talk.prompts(order)
+    assert refused.value.code == "context_length_exceeded"
+    assert max(tokenizer.lengths) < 100_000
+    assert talk.count_tokens(order) == pytest.approx(exact, rel=1e-3)
+
+
+@pytest.mark.parametrize("prompt", ["word " * 1000, (1,) * 1000])
+def test_a_raw_prompt_that_is_much_too_long_is_refused_before_it_is_read(prompt):
+    talk = Conversation(chat_tokenizer(CHATML), window=100)
+    with pytest.raises(PromptError, match="prompt is too long"):
+        talk.prompts(Order(prompts=(prompt,)))
