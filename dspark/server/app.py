@@ -63,6 +63,7 @@ class App:
         """
         self._watchdog.stop()
         self.loads.cancel()
+        self.telemetry.hang_up()  # who listens would listen for as long as requests may take
         ended = self.http.stop(finish_s, self.worker.cancel_all)
         return self.worker.stop(WORKER_SECONDS, LEAVING_SECONDS) and ended
 

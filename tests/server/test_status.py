@@ -213,6 +213,13 @@ def test_readers_that_do_not_read_cost_the_answers_nothing(live):
     assert eventually(lambda: not live.app.telemetry._readers)
 
 
+def test_the_events_end_with_the_server(own_home):
+    """Who listens would keep it from its end for as long as answers under way may take."""
+    with served(load=False) as live, live.http.stream("GET", "/events") as response:
+        assert live.app.stop(finish_s=20.0)
+        assert list(events(response)) == []
+
+
 def measured(live, gb_s):
     """As if the machine had been measured to move so much."""
     machine = live.app.hardware.machine()
