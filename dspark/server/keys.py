@@ -114,6 +114,8 @@ class SubKeys:
 
     def _entries(self) -> list[dict[str, Any]]:
         try:
+            if self._path.exists() and not self._path.is_file():  # a pipe would be waited for, a device read for ever
+                raise ValueError
             entries = json.loads(self._path.read_bytes())["keys"]
             if all(_NAME.fullmatch(entry["name"]) and _DIGEST.fullmatch(entry["sha256"]) for entry in entries):
                 return list(entries)

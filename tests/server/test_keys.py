@@ -1,9 +1,11 @@
 """Where keys are kept, and the sessions that stand for one."""
 
 import json
+import os
 import threading
 
 import pytest
+from wires import eventually
 
 from dspark.errors import StorageError, UsageError
 from dspark.server.keys import SubKeys
@@ -69,6 +71,19 @@ def test_a_broken_file_is_said_at_the_start_and_opens_nothing_later(path, conten
     with pytest.raises(StorageError, match="not a file of API keys"):
         keys.create("two")
     assert path.read_text() == content
+
+
+def test_what_is_no_file_is_said_and_not_waited_for(path, caplog):
+    keys = SubKeys(path)
+    key = keys.create("one")
+    path.unlink()
+    os.mkfifo(path)
+    found = []
+    threading.Thread(target=lambda: found.append(keys.find(key)), daemon=True).start()
+    assert eventually(lambda: found == [None])
+    assert "not a file of API keys" in caplog.text
+    with pytest.raises(StorageError, match="move it away"):
+        SubKeys(path)
 
 
 def test_a_revoked_key_stays_revoked_when_the_disk_refuses(path):
