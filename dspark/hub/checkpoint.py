@@ -88,6 +88,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def check_layers(folder: Path, tensors: int) -> None:
+    """Raise `CheckpointError` for more layers than weights: they are built first, as many as there is memory for."""
+    config = read_config(folder)
+    nested = config.get("text_config")
+    for group in (config, nested if isinstance(nested, dict) else {}):
+        layers = group.get("num_hidden_layers")
+        if isinstance(layers, int | float) and layers > tensors:
+            raise CheckpointError(
+                f"{folder / 'config.json'} has {layers} layers, which {tensors} tensors cannot be the weights of: "
+                "fetch the model again, or take another"
+            )
+
+
 def fingerprint(path: Path) -> str:
     """What identifies a checkpoint (a folder or a .gguf file): its config, and its weight files' sizes and beginnings.
 

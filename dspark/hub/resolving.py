@@ -44,8 +44,10 @@ def resolve(
         flaw = checkpoint.flaw(folder)
         if flaw:
             raise CheckpointError(f"{located.name} as it stands on the Hugging Face Hub is no model to load: it {flaw}")
-    checkpoint.tensor_names(folder)
+    tensors = checkpoint.tensor_names(folder)
     vet(folder)
+    if kind == "model":
+        checkpoint.check_layers(folder, len(tensors))
     return folder
 
 

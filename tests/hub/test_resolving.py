@@ -37,6 +37,17 @@ def test_a_truncated_file_is_refused_wherever_it_lies(home):
         resolve(NAME, kind="model")
 
 
+@pytest.mark.parametrize(
+    "config",
+    [{"num_hidden_layers": 10**9}, {"num_hidden_layers": 1e300}, {"text_config": {"num_hidden_layers": 10**9}}],
+)
+def test_more_layers_than_weights_are_refused_before_they_are_built(config, tmp_path):
+    """They would take all memory there is, and nothing could call the load off."""
+    folder = write_model(tmp_path / "m", config={"model_type": "llama", **config})
+    with pytest.raises(CheckpointError, match=r"layers, which 2 tensors cannot be the weights of"):
+        resolve(str(folder), kind="model")
+
+
 def test_a_registry_id_is_its_target(home):
     snapshot = write_repository(cache(home), "mlx-community/Qwen3-4B-8bit")
     assert resolve("qwen3-4b", kind="model") == snapshot
