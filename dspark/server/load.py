@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+import traceback
 import uuid
 from collections import deque
 from dataclasses import dataclass
@@ -121,7 +122,8 @@ class Load:
             engine.load(wish.load_options(), entering=lambda phase: self._check())
             self._check()
             return self._serving(engine, wish, thinking)
-        except BaseException:
+        except BaseException as error:
+            _forget_locals(error)
             engine.unload()
             raise
 
@@ -172,8 +174,9 @@ class Load:
         try:
             warm_up(engine, wish.speculation(), lambda: self._cancelled)
         except Exception as error:  # the first real request will meet it again, if it is not of the warm-up alone
-            _logger.warning("the warm-up failed", exc_info=error)
-            warnings.append(f"the warm-up failed ({' '.join(str(error).split()) or type(error).__name__})")
+            why = " ".join(str(error).split()) or type(error).__name__
+            _logger.warning("the warm-up failed (%s)", why, exc_info=_traceback(error))
+            warnings.append(f"the warm-up failed ({why})")
             return False
         finally:
             mx.clear_cache()
@@ -222,6 +225,18 @@ class Load:
     def _end(self) -> None:
         self._shelf.ended(self, self.error)
         self._done.set()
+
+
+def _forget_locals(error: BaseException) -> None:
+    """Free what the calls that failed were at: with them an error keeps the weights for as long as it is known."""
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            left += [one.__cause__, one.__context__]
 
 
 def _traceback(error: Exception) -> Exception | None:

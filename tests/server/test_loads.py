@@ -1,15 +1,19 @@
 """Loading in a running server: phases, cancelling, swaps that fail, what sticks."""
 
 import threading
+import weakref
 
 import pytest
 from live import served, text_of, write_target
 from wires import eventually
 
 from dspark import loading
+from dspark import pair as pairs
 from dspark.engine import Engine
+from dspark.errors import CheckpointError
 from dspark.hub.plan import Part
 from dspark.server.load import Load
+from dspark.targets.target import Target
 
 COMPLETIONS = "/v1/completions"
 PLAIN = {"drafter": "none", "mode": "baseline"}
@@ -141,6 +145,33 @@ def test_where_both_do_not_fit_the_old_one_goes_first_and_comes_back_on_failure(
     assert held_at_once == [False, False], "the old one was gone before the new one, and again before it came back"
     assert said(running) == before
     assert running.get("/admin/status")["error"] == "no room"
+
+
+def test_the_weights_of_a_load_that_failed_are_free_before_the_old_model_comes_back(running, other, monkeypatch):
+    """An error holds the calls that it came through, and they what they were loading."""
+    targets, free = [], []
+    real, bring_back = Target.load, Load._bring_back
+
+    def load(*arguments, **options):
+        target = real(*arguments, **options)
+        targets.append(weakref.ref(target))
+        return target
+
+    def watched(self, before):
+        free.append(targets[0]() is None)
+        bring_back(self, before)
+
+    def refusal(target):
+        if len(targets) == 1:
+            raise CheckpointError("broken")
+
+    monkeypatch.setattr(Load, "_room_beside", lambda *_: False)
+    monkeypatch.setattr(Load, "_bring_back", watched)
+    monkeypatch.setattr(Target, "load", load)
+    monkeypatch.setattr(pairs, "rollback_refusal", refusal)
+    assert running.http.post("/admin/load?wait=true", json={"model": other, **PLAIN}).status_code == 400
+    assert free == [True]
+    assert said(running)
 
 
 def test_a_warm_up_that_fails_does_not_fail_the_load(running, other, monkeypatch, caplog):
