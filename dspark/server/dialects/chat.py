@@ -91,9 +91,9 @@ class MessageField(Wire):
         texts = []
         for at, part in enumerate(self.content):
             text = part.refusal if part.type == "refusal" else part.text
-            if text is None:
+            if text is None and part.type not in ("text", "refusal"):
                 raise no_pictures(part.type, f"{where}.content.{at}")
-            texts.append(text)
+            texts.append(text or "")
         return "\n".join(texts)
 
 

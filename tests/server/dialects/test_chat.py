@@ -152,6 +152,12 @@ def test_e6_an_image_is_refused_by_name():
         assert status == 400 and "image_url cannot be read" in message
 
 
+def test_a_part_of_text_that_says_nothing_is_empty():
+    """Not a kind of part that cannot be read."""
+    content = [{"type": "text", "text": "what"}, {"type": "text"}, {"type": "refusal", "refusal": None}]
+    assert parse(messages=[{"role": "user", "content": content}]).messages[0].content.strip() == "what"
+
+
 def test_e7_roles():
     roles = ["system", "developer", "user", "assistant"]
     order = parse(messages=[{"role": role, "content": "x"} for role in roles])
