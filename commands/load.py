@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dspark.hub.plan import Part
     from dspark.loading import LoadReport
 
-INDENT = 12
+INDENT = 16
 # What a load request can say, and what belongs to one side alone.
 REMOTE = (
     *("drafter", "mode", "kv_bits", "drafter_window", "warmup", "max_draft", "lookup_drafts", "confidence_threshold"),

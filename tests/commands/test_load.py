@@ -117,6 +117,12 @@ def test_the_servers_progress_goes_to_stderr_and_json_alone_to_stdout(capsys):
     assert said.err.splitlines() == ["downloading ...", "warming up ...", "ok ..."]
 
 
+def test_what_the_server_says_stands_apart_from_its_name(capsys):
+    with ContractServer(READY | {"context_window": 4096}) as server:
+        assert run(["load", "--url", server.url, "--model", "org/m"]) == 0
+    assert ["context_window", "4096"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
