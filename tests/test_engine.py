@@ -1,6 +1,8 @@
 """The engine on tiny real models: loading, resolving, generating, refusing."""
 
+import gc
 import json
+import weakref
 
 import mlx.core as mx
 import pytest
@@ -175,6 +177,22 @@ def test_the_controller_goes_on_from_answer_to_answer_and_a_warm_up_leaves_no_tr
     assert after() != Standing()
     engine.load(LoadOptions(model=folders[0], drafter=folders[1]))
     assert engine._standing == Standing()
+
+
+def test_unloading_frees_the_weights_at_once(folders):
+    """Not when Python next looks for cycles, which may be hours: the next model needs the room."""
+    engine = Engine()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            engine.load(LoadOptions(model=folders[0], drafter=folders[1]))
+            assert answer(engine, max_tokens=8).statistics.completion_tokens == 8
+            layers = [weakref.ref(layer) for layer in engine._require().target.layers]
+            engine.unload()
+            assert not any(layer() for layer in layers)
+    finally:
+        gc.enable()
 
 
 def test_models_that_come_and_go_leave_no_record_of_their_making(folders, tmp_path):

@@ -33,12 +33,14 @@ class HiddenTaps:
 
     def _tapped_class(self, layer: nn.Module, index: int, wanted: set[int]) -> type[nn.Module]:
         plain: Callable[..., Any] = type(layer).__call__
+        # A class lives until the next collection of cycles: had it hold of `self`, so would the layers' weights.
+        depth, rows, calls = self._depth, self._rows, self._calls
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            reader = index + self._depth * self._calls.get(index, 0)
-            self._calls[index] = self._calls.get(index, 0) + 1
+            reader = index + depth * calls.get(index, 0)
+            calls[index] = calls.get(index, 0) + 1
             if reader in wanted:
-                self._rows[reader - 1] = args[0] if args else next(iter(kwargs.values()))
+                rows[reader - 1] = args[0] if args else next(iter(kwargs.values()))
             return plain(module, *args, **kwargs)
 
         return type(type(layer).__name__, (type(layer),), {"__call__": call})
