@@ -47,7 +47,7 @@ class Client:
         self._ask("POST", "/admin/load", json=body)
         while True:
             status = self._ask("GET", "/admin/status")
-            health = self._ask("GET", "/health", broken=(503,))
+            health = self._health()
             if health.get("status") not in ("ok", "loading", "no_model"):
                 raise DSparkError(f"the server at {self.url} says that it is broken; look into its log")
             yield health
@@ -85,7 +85,7 @@ class Client:
     def seen(self, rounds: int) -> dict[str, Any]:
         """What it tells of itself now: `/health`, `/metrics` and the latest `rounds` of `/rounds`, by these names."""
         return {
-            "health": self._ask("GET", "/health", broken=(503,)),
+            "health": self._health(),
             "metrics": self._ask("GET", "/metrics", headers={"Accept": "application/json"}),
             "rounds": self._ask("GET", f"/rounds?limit={rounds}"),
         }
@@ -101,7 +101,18 @@ class Client:
             raise NotLoaded(
                 f"the server at {self.url} has no model loaded: mlx-dspark load --url {self.url} --model ..."
             )
-        return dict(listed[0])
+        model = dict(listed[0])
+        if not isinstance(model.get("id"), str) or not isinstance(model.get("context_window"), int):
+            raise NetworkError(
+                f"{self.url}/v1/models tells no context_window: this is no mlx-dspark server; correct --url"
+            )
+        return model
+
+    def _health(self) -> dict[str, Any]:
+        health = self._ask("GET", "/health", broken=(503,))
+        if "status" not in health:
+            raise NetworkError(f"{self.url}/health tells no status: this is no mlx-dspark server; correct --url")
+        return health
 
     def _ask(self, method: str, route: str, *, broken: tuple[int, ...] = (), **content: Any) -> dict[str, Any]:
         import httpx

@@ -117,7 +117,7 @@ class ContractServer:
             return self._send(handler, *(self.refusal or (202, {"id": "load-1"})))
         state = self.states[0]
         if handler.path == "/admin/status":
-            loading = state["status"] == "loading"
+            loading = state.get("status") == "loading"
             return self._send(handler, 200, {"loading": loading, "error": None if loading else self.error})
         if len(self.states) > 1:
             self.states.pop(0)

@@ -70,6 +70,16 @@ def test_another_server_is_told_apart(answer):
         load(server)
 
 
+@pytest.mark.parametrize("models", [[{"id": "llama", "object": "model"}], [{"id": 5, "context_window": 4096}]])
+def test_another_server_that_answers_in_json_is_told_apart(models):
+    """As those of other programs for the same clients do."""
+    with ContractServer({"ok": True}) as server, Client(server.url) as asking:
+        server.models = models
+        for question in (asking.model, lambda: asking.seen(1), lambda: load(server)):
+            with pytest.raises(NetworkError, match="no mlx-dspark server"):
+                question()
+
+
 def test_nobody_listening_is_one_line():
     with ContractServer() as server:
         pass
