@@ -95,7 +95,8 @@ class Recorder:
     """Makes recordings of one model. While none is open the model and its library are as they were."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._tape: Tape | None = None
+        # What listens has hold of this alone: a class lives on after its model, and with it what it knows.
+        self._open: list[Tape] = []
         modules = model.modules()
         self._swaps = [(m, type(m), self._listening(type(m))) for m in modules if isinstance(m, nn.Conv1d)]
         namespaces = {name: vars(sys.modules[name]) for name in {type(m).__module__ for m in modules}}
@@ -114,7 +115,8 @@ class Recorder:
     @contextmanager
     def recording(self) -> Iterator[Tape]:
         """Record the forward that runs inside."""
-        tape = self._tape = Tape()
+        tape = Tape()
+        self._open[:] = [tape]
         try:
             for module, _, listening in self._swaps:
                 module.__class__ = listening
@@ -122,27 +124,29 @@ class Recorder:
                 namespace[name] = recorded
             yield tape
         finally:
-            self._tape = None
+            self._open.clear()
             for module, plain, _ in self._swaps:
                 module.__class__ = plain
             for namespace, name, function, _ in self._patches:
                 namespace[name] = function
 
     def _listening(self, plain: type[nn.Module]) -> type[nn.Module]:
+        tapes = self._open
+
         def call(module: nn.Module, rows: mx.array) -> Any:
-            if self._tape is not None:
-                self._tape.entered.append(rows)
+            for tape in tapes:
+                tape.entered.append(rows)
             return plain.__call__(module, rows)
 
         return type(plain.__name__, (plain,), {"__call__": call})
 
     def _recorded(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(function)
+        signature, tapes = inspect.signature(function), self._open
 
         def call(*args: Any, **kwargs: Any) -> Any:
             out, state = function(*args, **kwargs)
-            if self._tape is not None:
-                self._tape.updates.append(_Update(function, signature.bind(*args, **kwargs), state))
+            for tape in tapes:
+                tape.updates.append(_Update(function, signature.bind(*args, **kwargs), state))
             return out, state
 
         return call

@@ -1,8 +1,11 @@
 """Recordings: the library and the model are untouched outside them, and what they rebuild is what a replay gives."""
 
+import gc
 import inspect
+import weakref
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
 from families import family
 from mlx_lm.models import gated_delta, qwen3_5, ssm
@@ -50,6 +53,22 @@ def test_rebuilt_state_is_what_a_replay_gives(name, keep):
     assert states[0] and all(mx.allclose(a, b, atol=1e-5).item() for a, b in zip(*states, strict=True))
     after = [t.forward(mx.array([[8, 2]]), c)[0] for t, c in zip((recorded, replayed), caches, strict=True)]
     assert mx.allclose(*after, atol=1e-4).item()
+
+
+def test_a_recorder_lets_go_of_its_model_at_once():
+    """Not when Python next looks for cycles."""
+    model = nn.Sequential(nn.Conv1d(2, 2, 1))
+    layer = weakref.ref(model.layers[0])
+    gc.disable()
+    try:
+        recorder = recurrence.Recorder(model)
+        with recorder.recording() as tape:
+            model(mx.zeros((1, 3, 2)))
+        assert len(tape.entered) == 1
+        del model, recorder, tape
+        assert layer() is None
+    finally:
+        gc.enable()
 
 
 def test_taking_rows_back_runs_no_second_forward_where_a_recording_or_a_trim_will_do(monkeypatch):
