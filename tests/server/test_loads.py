@@ -10,7 +10,7 @@ from wires import eventually
 from dspark import loading
 from dspark import pair as pairs
 from dspark.engine import Engine
-from dspark.errors import CheckpointError
+from dspark.errors import CheckpointError, PromptError
 from dspark.hub.plan import Part
 from dspark.server.load import Load
 from dspark.targets.target import Target
@@ -186,6 +186,16 @@ def test_a_warm_up_that_fails_does_not_fail_the_load(running, other, monkeypatch
     assert health["status"] == "ok" and health["warmup"] is False
     assert any("warm-up failed" in warning for warning in health["warnings"])
     assert "cold" in caplog.text
+
+
+def test_a_warm_up_that_the_template_refuses_is_told_in_one_line(running, other, monkeypatch, caplog):
+    def refused(*_):
+        raise PromptError("the template is broken")
+
+    monkeypatch.setattr(loading, "warm_up", refused)
+    running.post("/admin/load?wait=true", {"model": other, "warmup": True, **PLAIN})
+    told = next(record for record in caplog.records if "warm-up failed" in record.message)
+    assert "the template is broken" in told.message and not (told.exc_info and told.exc_info[0])
 
 
 def test_a_warm_up_leaves_no_trace(pair, own_home):
