@@ -38,8 +38,9 @@ from dspark.targets.weighing import weigh
 from dspark.tuning.acceptance import Prior
 from dspark.tuning.costs import CostModel
 from dspark.tuning.measure import measure_costs
-from dspark.tuning.pilot import MAX_ROUND_TOKENS, Pilot, Standing, pilot_for
+from dspark.tuning.pilot import MAX_ROUND_TOKENS, Pilot, pilot_for
 from dspark.tuning.profile import Profile
+from dspark.tuning.standing import Standing
 
 __all__ = ["Engine", "LoadOptions", "Loaded"]
 

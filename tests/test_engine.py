@@ -23,7 +23,7 @@ from dspark.errors import (
     UsageError,
 )
 from dspark.targets import rewind
-from dspark.tuning.pilot import Standing
+from dspark.tuning.standing import Standing
 
 PROMPT = [5, 9, 33, 7, 40, 12]
 

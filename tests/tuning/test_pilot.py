@@ -9,7 +9,8 @@ from simulated import deepening
 
 from dspark.tuning.acceptance import DraftAcceptance, Rate
 from dspark.tuning.costs import CostModel
-from dspark.tuning.pilot import PLAIN, AutoPilot, FixedPilot, Outcome, PlainPilot, Plan, Standing
+from dspark.tuning.pilot import PLAIN, AutoPilot, FixedPilot, Outcome, PlainPilot, Plan
+from dspark.tuning.standing import Standing
 
 FLAT = CostModel(((1, 10.0), (8, 11.0), (16, 12.0)), ((1, 1.0), (7, 1.2)), "test")
 STEEP = CostModel(((1, 10.0), (2, 20.0), (8, 80.0)), ((1, 2.0), (7, 3.0)), "test")
