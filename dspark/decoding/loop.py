@@ -154,8 +154,8 @@ class Decoding:
                 sequence.context.append(rows, chunk)
                 held += sequence.context.arrays
             mx.eval(held)
-            # Evaluated is not given back: the stream lets go of a chunk's buffers a moment later, and meanwhile the next
-            # chunk's would come on top, which no estimate of the guard's counts.
+            # Evaluated is not given back: the stream lets go of a chunk's buffers a moment later, and meanwhile the
+            # next chunk's would come on top, which no estimate of the guard's counts.
             mx.synchronize()
             mx.clear_cache()
             self._lease.mark(sequence.cache)

@@ -48,9 +48,20 @@ class PrefillCost:
         decoding = self.held(tokens + ahead) + self._transient(min(_ROUND_ROWS, tokens + ahead), tokens + ahead)
         return max(reading, decoding) - before
 
+    def needs(self, tokens: int, chunk: int, *, cached: int = 0, ahead: int = 0) -> int:
+        """What must be free for it: the peak, and a layer's scores once more.
+
+        Where no kernel fuses them away, those of a layer may be made before the device has let go of the layer's
+        before; how often is a matter of timing, and under a hard limit once is too often.
+        """
+        rows = min(chunk, tokens - cached)
+        return self.peak(tokens, chunk, cached=cached, ahead=ahead) + int(
+            rows * self.score_bytes * self._seen(rows, tokens)
+        )
+
     def chunk(self, room_bytes: int, tokens: int, most: int, *, cached: int = 0, ahead: int = 0) -> int | None:
-        """The longest chunk, `most` or a half of it and so on, whose peak fits; None where none does."""
-        while self.peak(tokens, most, cached=cached, ahead=ahead) > room_bytes:
+        """The longest chunk, `most` or a half of it and so on, whose needs fit; None where none does."""
+        while self.needs(tokens, most, cached=cached, ahead=ahead) > room_bytes:
             if most <= LEAST_CHUNK_TOKENS:
                 return None
             most = max(most // 2, LEAST_CHUNK_TOKENS)
@@ -61,10 +72,14 @@ class PrefillCost:
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            fits = self.peak(middle, LEAST_CHUNK_TOKENS) <= room_bytes
+            fits = self.needs(middle, LEAST_CHUNK_TOKENS) <= room_bytes
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
     def _transient(self, rows: int, depth: int) -> int:
-        seen = depth if self.span is None else min(depth, self.span + rows)
-        return int(rows * (self.row_bytes + self.score_bytes * seen) + (depth - rows) * self.layer_bytes)
+        return int(
+            rows * (self.row_bytes + self.score_bytes * self._seen(rows, depth)) + (depth - rows) * self.layer_bytes
+        )
+
+    def _seen(self, rows: int, depth: int) -> int:
+        return depth if self.span is None else min(depth, self.span + rows)

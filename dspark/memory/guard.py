@@ -174,7 +174,7 @@ class MemoryGuard:
 
 
 def _refusal(estimate: PrefillCost, ceiling: Ceiling, tokens: int, cached: int, ahead: int) -> InsufficientMemory:
-    need = estimate.peak(tokens, LEAST_CHUNK_TOKENS, cached=cached, ahead=ahead)
+    need = estimate.needs(tokens, LEAST_CHUNK_TOKENS, cached=cached, ahead=ahead)
     fitting = estimate.longest(ceiling.room_bytes, tokens)
     remedies = [f"shorten it to {fitting} tokens"] if fitting else []
     remedies += [] if estimate.quantized else ["quantize the cache with --kv-bits 8"]

@@ -177,7 +177,7 @@ def test_a_refused_prompt_leaves_the_engine_ready_and_short_ones_are_answered(fo
 def test_shorter_chunks_give_the_same_answer(folder):
     roomy = answer(engine_on(Set(16 * GB, 8 * GB, "normal"), folder), max_tokens=16)
     engine = engine_on(Set(16 * GB, 8 * GB, "normal"), folder)
-    engine._guard._here.free = 16 * GB // 32 + engine.prefill_cost().peak(600, 256, ahead=16) + 1000
+    engine._guard._here.free = 16 * GB // 32 + engine.prefill_cost().needs(600, 256, ahead=16) + 1000
     tight = answer(engine, max_tokens=16)
     assert engine.memory().guard.shortened == 1
     assert tight.tokens == roomy.tokens
