@@ -25,7 +25,8 @@ def wait():
     from rich.live import Live
     with Live("a bar", console=stderr_console(), transient=True, redirect_stdout=False):
         print("up", flush=True)
-        time.sleep(60)
+        for _ in range(600):  # a signal just before one long sleep would be heard after it
+            time.sleep(0.1)
 
 from dspark.commands.entry import main
 main()
@@ -115,7 +116,7 @@ def test_signals_that_end_it_leave_the_terminal_in_order(number: signal.Signals)
 
 
 def test_a_signal_that_the_caller_ignored_stays_ignored() -> None:
-    program = WAITING.replace("time.sleep(60)", "import os, signal; os.kill(os.getpid(), signal.SIGHUP)")
+    program = WAITING.replace("time.sleep(0.1)", "import os, signal; os.kill(os.getpid(), signal.SIGHUP)")
     program = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{program}"
     done = subprocess.run([sys.executable, "-c", program, "wait"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
