@@ -14,6 +14,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from dspark.arrays import floats, integers
 from dspark.calibrating.agenda import Stage
 from dspark.calibrating.calibration import Point, calibrated, recheck
+from dspark.calibrating.look import look
 from dspark.calibrating.scope import Question, Scope
 from dspark.decoding.events import Event, Finished
 from dspark.decoding.loop import PREFILL_CHUNK_TOKENS, Decoding
@@ -37,10 +38,8 @@ from dspark.targets.traffic import Traffic
 from dspark.targets.weighing import weigh
 from dspark.tuning.acceptance import Prior
 from dspark.tuning.costs import CostModel
-from dspark.tuning.measure import measure_costs
 from dspark.tuning.pilot import MAX_ROUND_TOKENS, Pilot, pilot_for
 from dspark.tuning.profile import Profile
-from dspark.tuning.standing import Standing
 
 __all__ = ["Engine", "LoadOptions", "Loaded"]
 
@@ -59,7 +58,6 @@ class Engine:
         self._generating = False
         self._prefix_options = PrefixOptions()
         self._prefix: PrefixCache | None = None
-        self._standing = Standing()
         self._cold = True
 
     @property
@@ -112,7 +110,6 @@ class Engine:
         self._close_prefix()
         self._open_prefix(pair, self._prefix_options)
         self._pair, self._costs, self._prefill_cost = pair, None, None
-        self._standing = Standing()
         return pair.loaded
 
     def unload(self) -> int:
@@ -126,7 +123,6 @@ class Engine:
         before = mx.get_active_memory()
         self._close_prefix()
         self._pair, self._costs, self._prefill_cost = None, None, None
-        self._standing = Standing()
         # Layers are made with random weights, which a checkpoint then replaces: until MLX's state is evaluated it keeps
         # a record of every draw, of all models that ever were.
         mx.eval(mx.random.state)
@@ -189,7 +185,7 @@ class Engine:
             cached=lambda: prefix.held(list(request.prompt), drafted=drafter is not None) if prefix is not None else 0,
             answer=request.max_tokens,
         )
-        pilot = self._pilot(speculation, drafter, self._standing if request.learn else None)
+        pilot = self._pilot(speculation, drafter)
         return Decoding(
             pair.target,
             drafter,
@@ -233,7 +229,7 @@ class Engine:
             guard=self._guard.report(),
         )
 
-    def _pilot(self, speculation: Speculation, drafter: Drafter | None, standing: Standing | None) -> Pilot:
+    def _pilot(self, speculation: Speculation, drafter: Drafter | None) -> Pilot:
         return pilot_for(
             speculation.cap,
             block=drafter.block if drafter else 0,
@@ -241,7 +237,6 @@ class Engine:
             confidence=speculation.confidence,
             costs=self.costs,
             prior=self._prior(),
-            standing=standing,
         )
 
     @property
@@ -271,7 +266,7 @@ class Engine:
         if self._costs is None:
             pair = self._require()
             profile = pair.calibrated.profile
-            self._costs = profile.costs() if profile else measure_costs(pair.target, pair.drafter)
+            self._costs = profile.costs() if profile else look(pair.target, pair.drafter)
         return self._costs
 
     def _prior(self) -> Prior:

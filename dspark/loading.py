@@ -167,7 +167,7 @@ def fetch(part: Part, options: LoadOptions, heard: Heard = unheard) -> None:
 def warm_up(engine: Engine, speculation: SpeculationOptions, cancelled: Callable[[], bool] = lambda: False) -> None:
     """A short generation, so that the first real one finds everything compiled and paged in. Raises as it does."""
     prompt = engine.encode_chat(WARMUP_PROMPT)
-    request = Request(prompt, WARMUP_TOKENS, speculation=speculation, cancelled=cancelled, reuse=False, learn=False)
+    request = Request(prompt, WARMUP_TOKENS, speculation=speculation, cancelled=cancelled, reuse=False)
     for _ in engine.generate(request):
         pass
 

@@ -23,7 +23,6 @@ from dspark.errors import (
     UsageError,
 )
 from dspark.targets import rewind
-from dspark.tuning.standing import Standing
 
 PROMPT = [5, 9, 33, 7, 40, 12]
 
@@ -160,23 +159,6 @@ def test_unloading_frees_and_forgets(folders):
     assert engine.loaded is None
     with pytest.raises(NotLoaded):
         engine.generate(Request(PROMPT))
-
-
-def test_the_controller_goes_on_from_answer_to_answer_and_a_warm_up_leaves_no_trace(folders):
-    engine = Engine()
-    engine.load(LoadOptions(model=folders[0], drafter=folders[1]))
-
-    def after(**options):
-        request = Request(PROMPT, 24, speculation=SpeculationOptions("dspark", lookup=False), **options)
-        assert any(
-            isinstance(event, RoundCommitted) and event.source == "drafter" for event in engine.generate(request)
-        )
-        return engine._standing
-
-    assert after(learn=False) == Standing()
-    assert after() != Standing()
-    engine.load(LoadOptions(model=folders[0], drafter=folders[1]))
-    assert engine._standing == Standing()
 
 
 def test_unloading_frees_the_weights_at_once(folders):

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 import mlx.core as mx
 
 from dspark.calibrating.agenda import Agenda, Stage
-from dspark.calibrating.scope import Chosen, Question, Scope
+from dspark.calibrating.rounds import AnswerRounds
+from dspark.calibrating.scope import Chosen, Question, Scope, shortest
 from dspark.decoding.acceptance import accepted_prefix
 from dspark.decoding.lookup import LookupIndex
 from dspark.drafters.along import Answered, Tried, answered, drafts_along
@@ -23,7 +24,7 @@ from dspark.targets.target import Target
 from dspark.tuning.acceptance import Prior, prior_of
 from dspark.tuning.curves import Curves, Level, Prefill
 from dspark.tuning.decision import Decision, Evidence, Setting, decide
-from dspark.tuning.measure import Bench, measure_prefill
+from dspark.tuning.measure import Bench, Shallow, measure_prefill
 from dspark.tuning.profile import Measured, Profile, acceptance, curve_table, derived, profile_key
 from dspark.tuning.timing import Stopwatch, Timing
 from dspark.tuning.traces import Place, Trace
@@ -165,8 +166,8 @@ def calibrate(
         stopwatch = Stopwatch(scope.timing_s, least=scope.repeats)
         bench = Bench(subject.target, subject.drafter, stopwatch)
         first = bench.plain()
-        levels = [_shallow(subject, bench, scope, agenda)]
-        ahead = bench.ahead(agenda.tick)
+        shallow = _shallow(subject, bench, questions, scope, agenda)
+        levels = [shallow.level]
         agenda.begin("prefill")
         prefill = list(_prefill(subject.target, scope, stopwatch, agenda))
         rate = max(found.tokens_per_s for found in prefill)
@@ -184,7 +185,16 @@ def calibrate(
         drift = _repeat(subject, stopwatch) / first.ms - 1.0
         agenda.begin("bandwidth")
         moved = bandwidth.measure(describe()) if scope.bandwidth else None
-    curves = Curves(tuple(levels), ahead, tuple(prefill), _lookup_ms(questions), bytes_per_token, drift, moved)
+    curves = Curves(
+        tuple(levels),
+        shallow.ahead,
+        tuple(prefill),
+        _lookup_ms(questions),
+        bytes_per_token,
+        drift,
+        moved,
+        shallow.host,
+    )
     agenda.begin("derivation")
     evidence = _evidence(subject, curves, traces)
     decision = decide(evidence, [level.depth for level in levels[1:]], agenda.tick)
@@ -283,17 +293,20 @@ def _deepen(
     return levels, grown / (bench.depth - start) if grown > 0 else None
 
 
-def _shallow(subject: Subject, bench: Bench, scope: Scope, agenda: Agenda) -> Level:
-    """All widths of a block; and of the widest forwards those that may be worth their time."""
+def _shallow(subject: Subject, bench: Bench, questions: Sequence[Question], scope: Scope, agenda: Agenda) -> Shallow:
+    """All widths of a block and whole rounds; and of the widest forwards those that may be worth their time."""
     drafter = subject.drafter
     block = drafter.block if drafter else 7
     narrow = sorted({*QUICK_WIDTHS, block + 1}) if scope.quick else list(range(1, block + 2))
-    level = bench.level(narrow, _caps(drafter), agenda.tick)
+    prompts = [question.tokens for question in shortest(questions, 1)]
+    live = AnswerRounds(subject.target, drafter, prompts) if drafter else None
+    found = bench.shallow(narrow, _caps(drafter), live, agenda.tick)
+    level = found.level
     row_ms = (level.verify[block + 1].ms - level.verify[1].ms) / block
     if scope.quick or row_ms > _DEAR_ROW * level.verify[1].ms:
-        return level
+        return found
     wide = bench.level([width for width in WIDE if width > block + 1], [], agenda.tick)
-    return replace(level, verify={**level.verify, **wide.verify})
+    return replace(found, level=replace(level, verify={**level.verify, **wide.verify}))
 
 
 def _prefill(target: Target, scope: Scope, stopwatch: Stopwatch, agenda: Agenda) -> Iterator[Prefill]:

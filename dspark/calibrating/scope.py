@@ -92,7 +92,7 @@ class Scope:
         """
         chosen, seconds = Chosen((), 0), 0.0
         for each, tokens in self._amounts():
-            chosen = Chosen(tuple(_shortest(questions, each)), tokens)
+            chosen = Chosen(tuple(shortest(questions, each)), tokens)
             seconds = _seconds(chosen, tokens_per_s, level)
             if seconds <= self.answers_s:
                 break
@@ -105,7 +105,8 @@ class Scope:
         return sorted(amounts, key=lambda amount: (amount[0] * amount[1], amount[0]), reverse=True)
 
 
-def _shortest(questions: Sequence[Question], each: int) -> list[Question]:
+def shortest(questions: Sequence[Question], each: int) -> list[Question]:
+    """The shortest `each` questions of every class."""
     classes: Mapping[str, list[Question]] = {question.klass: [] for question in questions}
     for question in sorted(questions, key=lambda question: len(question.tokens)):
         if len(classes[question.klass]) < each:

@@ -116,8 +116,7 @@ class Request:
     polled at each round border and each prefill chunk; it must be quick and must not raise. `constraint` says
     what the answer may consist of (a grammar, a limit on thinking); None leaves every token free. `reuse` allows to
     start from what is kept of earlier prompts, and to keep this one. `boundaries` are lengths of its beginnings that
-    later prompts are likely to share (see `dspark.prefix.boundaries`); they are no more than hints. `learn` lets the
-    controller go by how drafting fared in earlier answers, and remember how it did in this one.
+    later prompts are likely to share (see `dspark.prefix.boundaries`); they are no more than hints.
     """
 
     prompt: Sequence[int]
@@ -129,4 +128,3 @@ class Request:
     constraint: "ConstraintFactory | None" = None
     reuse: bool = True
     boundaries: Sequence[int] = ()
-    learn: bool = True

@@ -20,14 +20,19 @@ from dspark.tuning.pilot import PLAIN, Outcome, Pilot, Plan
 
 @dataclass(frozen=True)
 class Submission:
-    """A round that the device may still be computing. Arrays are lazy; `start` is the cache length before it."""
+    """A round that the device may still be computing. Arrays are lazy; `start` is the cache length before it.
+
+    `confidences` are a draft's, and None where nobody wants them; `waited` tells that they were read before `verified`
+    was set.
+    """
 
     plan: Plan
     start: int
     proposals: mx.array | None
     verified: int
     match_length: int
-    confidences: tuple[float, ...] | None
+    confidences: mx.array | None
+    waited: bool
     choices: mx.array
     peaks: mx.array
     rows: mx.array | None
@@ -93,13 +98,12 @@ class Rounds:
         constraint = _constraining(sequence, 1)
         first = None if constraint is None else constraint.masks(())
         draft = self._drafter.draft(sequence.context, anchor, plan.cap, self._chooser.pick(noise, first))
-        proposals, confidences = draft.tokens, None
-        count = int(proposals.shape[0])
-        if self._pilot.reads_confidence:
-            if draft.confidence is not None:
-                mx.eval(proposals, draft.confidence)
-                confidences = tuple(floats(draft.confidence))
-            count = self._pilot.trim(confidences, count)
+        proposals, count = draft.tokens, int(draft.tokens.shape[0])
+        confidences = None if plan.confidences == "never" else draft.confidence
+        if plan.confidences == "first":
+            mx.eval(proposals, *_some(confidences))
+            count = self._pilot.trim(_values(confidences), count)
+        mx.async_eval(proposals, *_some(confidences))  # the device drafts while the host builds the target's forward
         kept = proposals[:count].astype(mx.int32) if count else None
         return self._verify(sequence, plan, anchor, kept, confidences=confidences, noise=noise)
 
@@ -111,7 +115,7 @@ class Rounds:
         proposals: mx.array | None,
         *,
         match: Match = NO_MATCH,
-        confidences: tuple[float, ...] | None = None,
+        confidences: mx.array | None = None,
         noise: mx.array | None = None,
         ahead: int = 0,
     ) -> Submission:
@@ -141,9 +145,12 @@ class Rounds:
         peaks = mx.max(logits[0], axis=-1)
         logprobs = None if self._top_logprobs is None else Logprobs(logits[0], choices, self._top_logprobs)
         sequence.tally.target_forwards += 1
-        extra = [*([] if rows is None else [rows]), *([] if logprobs is None else logprobs.arrays)]
+        extra = [*_some(rows), *([] if logprobs is None else logprobs.arrays)]
         mx.async_eval(choices, peaks, *extra)
-        return Submission(plan, start, proposals, verified, match.length, confidences, choices, peaks, rows, logprobs)
+        waited = plan.confidences == "first" and confidences is not None
+        return Submission(
+            plan, start, proposals, verified, match.length, confidences, waited, choices, peaks, rows, logprobs
+        )
 
     def read(self, sequence: Sequence, submission: Submission) -> Reading:
         """Wait for a round, decide what is accepted, and give back the rest of the cache.
@@ -167,8 +174,9 @@ class Rounds:
             submission.verified,
             accepted,
             submission.match_length,
-            submission.confidences,
+            _values(submission.confidences),
             sequence.cache.length,
+            submission.waited,
         )
         logprobs = () if submission.logprobs is None else submission.logprobs.read(accepted + 1)
         return Reading((*proposals[:accepted], choices[accepted]), outcome, logprobs)
@@ -184,6 +192,14 @@ class Rounds:
             raise VerifierError(
                 "the target's logits are not finite, so this round was dropped; check the model's files and free memory"
             )
+
+
+def _some(array: mx.array | None) -> list[mx.array]:
+    return [] if array is None else [array]
+
+
+def _values(confidences: mx.array | None) -> tuple[float, ...] | None:
+    return None if confidences is None else tuple(floats(confidences))
 
 
 def _constraining(sequence: Sequence, tokens: int) -> Constraint | None:

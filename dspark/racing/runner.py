@@ -122,7 +122,7 @@ class Runner:
         for entrant in self.entrants:
             yield WarmingUp(entrant.label)
             try:
-                warm_up = Request(prompt, WARM_UP_TOKENS, speculation=entrant.arm.options, reuse=False, learn=False)
+                warm_up = Request(prompt, WARM_UP_TOKENS, speculation=entrant.arm.options, reuse=False)
                 for _ in self.decoder.generate(warm_up):
                     pass
             except Exception as error:

@@ -22,6 +22,19 @@ class Depth:
 
 
 @dataclass(frozen=True)
+class Host:
+    """How whole rounds differ from their parts, in milliseconds.
+
+    `wait_ms` is what a round takes beyond its draft and its forward as these were timed by themselves; it may be
+    negative. `overlap_ms` is what it saves where a draft need not be read before it is verified: the device drafts
+    while the host builds the forward.
+    """
+
+    wait_ms: float = 0.0
+    overlap_ms: float = 0.0
+
+
+@dataclass(frozen=True)
 class CostModel:
     """Milliseconds of one target forward by width (rows), and of one draft by cap (proposals), at a short context.
 
@@ -29,7 +42,8 @@ class CostModel:
     they grow by its slope. `source` says where they came from.
 
     `ahead_ms` is one plain step that was fed ahead of its reading, which a round with proposals cannot be; None where
-    it was not measured. `deeper` holds the same at greater depths, sorted; `depth` is the context of the first ones.
+    it was not measured. `host` is what such a round takes besides, at any depth. `deeper` holds the same at greater
+    depths, sorted; `depth` is the context of the first ones.
     """
 
     verify: Points
@@ -38,15 +52,16 @@ class CostModel:
     ahead_ms: float | None = None
     depth: int = 0
     deeper: tuple[Depth, ...] = ()
+    host: Host = Host()
 
     @classmethod
-    def of(cls, levels: Iterable[Depth], ahead_ms: float | None, source: str) -> "CostModel":
+    def of(cls, levels: Iterable[Depth], ahead_ms: float | None, host: Host, source: str) -> "CostModel":
         """From what was measured at each depth, and a step fed ahead at the first: what it saves, it saves at any."""
         first, *deeper = sorted(levels, key=lambda level: level.tokens)
         if ahead_ms is not None:
             saved = interpolate(first.verify, 1) - ahead_ms
             deeper = [replace(level, ahead_ms=max(interpolate(level.verify, 1) - saved, 0.0)) for level in deeper]
-        return cls(first.verify, first.draft, source, ahead_ms, first.tokens, tuple(deeper))
+        return cls(first.verify, first.draft, source, ahead_ms, first.tokens, tuple(deeper), host)
 
     @property
     def plain_ms(self) -> float:
@@ -61,6 +76,14 @@ class CostModel:
     def draft_ms(self, cap: int) -> float:
         """One draft of `cap` proposals; 0 where nothing is drafted."""
         return interpolate(self.draft, cap) if cap > 0 and self.draft else 0.0
+
+    def round_ms(self, width: int, cap: int = 0, *, waits: bool = True) -> float:
+        """A round that waits for what came before: a draft of `cap`, if any, and a forward over `width` rows.
+
+        `waits` says whether the draft is read before it is verified. No round is cheaper than a plain step.
+        """
+        spared = 0.0 if waits or cap == 0 else self.host.overlap_ms
+        return max(self.verify_ms(width) + self.draft_ms(cap) + self.host.wait_ms - spared, self.plain_ms)
 
     def at(self, tokens: int) -> "CostModel":
         """The same with `tokens` of context, interpolated between the measured depths.

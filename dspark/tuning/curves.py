@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dspark.machine.bandwidth import Bandwidth
-from dspark.tuning.costs import CostModel, Depth, Points, points
+from dspark.tuning.costs import CostModel, Depth, Host, Points, points
 from dspark.tuning.timing import Timing
 
 
@@ -30,7 +30,8 @@ class Prefill:
 class Curves:
     """`levels` are sorted by depth, at least one. None is what was not measured.
 
-    `ahead` is a plain step fed ahead of its reading, at the first level: what it saves, it saves at any depth.
+    `ahead` is a plain step fed ahead of its reading, at the first level: what it saves, it saves at any depth; so with
+    `host`.
     `lookup_ms` is the host's time to extend the index by a token and to look up; `drift` is how much slower the first
     point was when it was repeated at the end, relatively. `bandwidth` is the machine's, whatever the pair.
     """
@@ -42,6 +43,7 @@ class Curves:
     bytes_per_token: float | None = None
     drift: float | None = None
     bandwidth: Bandwidth | None = None
+    host: Host | None = None
 
     @property
     def noise(self) -> float:
@@ -52,7 +54,7 @@ class Curves:
     def costs(self, source: str) -> CostModel:
         """The cost model that they make."""
         levels = (Depth(level.depth, _points(level.verify), _points(level.draft)) for level in self.levels)
-        return CostModel.of(levels, self.ahead.ms if self.ahead else None, source)
+        return CostModel.of(levels, self.ahead.ms if self.ahead else None, self.host or Host(), source)
 
 
 def _points(timings: Mapping[int, Timing]) -> Points:

@@ -17,8 +17,11 @@ from dspark.tuning.traces import Trace, by_class
 
 # Settings closer than this to the best count as equal, and no further than `_MOST_TIE` however noisy the curves are.
 _LEAST_TIE, _MOST_TIE = 0.005, 0.03
-# Standard errors by which a gain must stand clear of nothing.
-_SURE = 2.0
+# Standard errors by which a gain must stand clear of nothing. Of 500 simulated machines 485 come within 2 % of the best
+# so, 480 with two; either way none loses more than 1 % to plain decoding.
+_SURE = 1.0
+# Few rounds tell their own scatter badly: so many make it count twice.
+_FEW_ROUNDS = 8
 # A fixed cap must beat the controller by this to be pinned in its place.
 _PIN = 1.02
 CONFIDENCES = (0.0, 0.3, 0.5, 0.7)
@@ -61,7 +64,7 @@ PLAIN_SETTING = Setting(0)
 
 @dataclass(frozen=True)
 class Speedup:
-    """Rate of a setting in rates of plain decoding: `value`, and `low` that chance hardly undercuts.
+    """Rate of a setting in rates of plain decoding: `value`, and `low`, a standard error less (for few rounds more).
 
     `round_tokens` are settled and `round_steps` plain steps spent in a mean round.
     """
@@ -176,7 +179,8 @@ def measured_rates(replays: Iterable[Replay], plain_ms: float, noise: float) -> 
         return AS_PLAIN
     value = tokens / steps
     error = math.hypot(math.sqrt(sum((t - value * s) ** 2 for t, s in rounds)) / steps, math.sqrt(2) * noise * value)
-    return Speedup(value, max(value - _SURE * error, 0.0), tokens / len(rounds), steps / len(rounds))
+    sure = _SURE * (1.0 + _FEW_ROUNDS / len(rounds))
+    return Speedup(value, max(value - sure * error, 0.0), tokens / len(rounds), steps / len(rounds))
 
 
 def _speedups(
@@ -299,7 +303,7 @@ def explain(choice: Choice, costs: CostModel) -> str:
     if speedup.value > 1.0:
         return (
             f"do not speculate here: {name} reaches {speedup.value:.2f}x, no more than chance explains "
-            f"({speedup.low:.2f}x at worst): {why}"
+            f"({speedup.low:.2f}x is as likely): {why}"
         )
     return f"do not speculate here: {speedup.value:.2f}x of plain decoding is the best reached, with {name}: {why}"
 

@@ -1,26 +1,48 @@
 """Timing a loaded pair: the only part of this room that touches MLX."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import mlx.core as mx
 
 from dspark.arrays import integers
 from dspark.drafters.drafter import Drafter, greedy
 from dspark.targets.target import Target
-from dspark.tuning.costs import CostModel
-from dspark.tuning.curves import Curves, Level, Prefill
+from dspark.tuning.costs import Host
+from dspark.tuning.curves import Level, Prefill
 from dspark.tuning.timing import Stopwatch, Timing
 
 SHALLOW_TOKENS = 64
-_QUICK_WIDTHS = (1, 2, 3, 5, 8, 16)
 _AHEAD_STEPS = 4
 
 
-def measure_costs(target: Target, drafter: Drafter | None) -> CostModel:
-    """A quick look at a short context, for pairs without a calibration profile: some dozens of target forwards."""
-    bench = Bench(target, drafter, Stopwatch(0.0, least=4))
-    caps = sorted({1, (drafter.block + 1) // 2, drafter.block}) if drafter is not None else []
-    return Curves((bench.level(_QUICK_WIDTHS, caps),), bench.ahead()).costs("measured at load")
+Action = tuple[Literal["verify", "draft", "ahead", "waiting", "onward"], int]
+
+
+class Live(Protocol):
+    """Rounds of a real answer, each with a draft of `cap` that is verified whole."""
+
+    cap: int
+
+    def waiting(self) -> None:
+        """Do a round that reads its draft before it is verified."""
+
+    def onward(self) -> None:
+        """Do a round that does not."""
+
+    @property
+    def stuck(self) -> bool:
+        """Whether no such round could be done: no answer was long enough."""
+
+
+@dataclass(frozen=True)
+class Shallow:
+    """All that is measured at a short context; meanings as in `Curves`."""
+
+    level: Level
+    ahead: Timing | None
+    host: Host | None
 
 
 class Bench:
@@ -55,27 +77,60 @@ class Bench:
 
     def level(self, widths: Iterable[int], caps: Iterable[int], tick: Callable[[], None] = lambda: None) -> Level:
         """Forwards and drafts at this depth."""
-        verify = self._stopwatch.table({width: self._verifying(width) for width in widths}, tick)
-        return Level(self.depth, verify, self.drafts(caps, tick))
+        return self._level(self._table(self._forwards(widths) | self._drafts(caps), tick))
+
+    def shallow(
+        self,
+        widths: Iterable[int],
+        caps: Iterable[int],
+        live: Live | None = None,
+        tick: Callable[[], None] = lambda: None,
+    ) -> Shallow:
+        """Forwards, drafts, plain steps fed ahead and whole rounds, in turn: they are held against each other.
+
+        Plain steps are left out for caches that could not take them back.
+        """
+        actions = self._forwards(widths) | self._drafts(caps)
+        if self._cache.rollback == "trim":
+            actions["ahead", _AHEAD_STEPS] = self._feeding_ahead
+        if live is not None:
+            actions |= self._forwards([live.cap + 1]) | self._drafts([live.cap])
+            actions |= {("waiting", live.cap): live.waiting, ("onward", live.cap): live.onward}
+        found = self._table(actions, tick)
+        steps = found.get(("ahead", _AHEAD_STEPS))
+        return Shallow(
+            self._level(found),
+            steps and Timing(steps.ms / _AHEAD_STEPS, steps.spread, steps.count, steps.rejected),
+            None if live is None or live.stuck else _host(found, live.cap),
+        )
 
     def drafts(self, caps: Iterable[int], tick: Callable[[], None] = lambda: None) -> dict[int, Timing]:
         """Drafts at this depth, by cap; none without a drafter."""
-        if self._drafter is None or self._context is None:
-            return {}
-        draft = self._stopwatch.table({cap: self._drafting(self._drafter, cap) for cap in caps}, tick)
-        self._context.truncate(self.depth)
-        return draft
-
-    def ahead(self, tick: Callable[[], None] = lambda: None) -> Timing | None:
-        """One plain step that is fed ahead of its reading; None for caches that could not take it back."""
-        if self._cache.rollback != "trim":
-            return None
-        steps = self._stopwatch.table({_AHEAD_STEPS: self._feeding_ahead}, tick)[_AHEAD_STEPS]
-        return Timing(steps.ms / _AHEAD_STEPS, steps.spread, steps.count, steps.rejected)
+        return dict(self._level(self._table(self._drafts(caps), tick)).draft)
 
     def plain(self) -> Timing:
         """One row, by itself."""
         return self._stopwatch.table({1: self._verifying(1)})[1]
+
+    def _table(self, actions: dict[Action, Callable[[], None]], tick: Callable[[], None]) -> dict[Action, Timing]:
+        found = self._stopwatch.table(actions, tick)
+        if self._context is not None:  # drafts took rows in
+            self._context.truncate(self.depth)
+        return found
+
+    def _level(self, found: dict[Action, Timing]) -> Level:
+        verify, draft = (
+            {place: found[kind, place] for kind, place in sorted(found) if kind == wanted}
+            for wanted in ("verify", "draft")
+        )
+        return Level(self.depth, verify, draft)
+
+    def _forwards(self, widths: Iterable[int]) -> dict[Action, Callable[[], None]]:
+        return {("verify", width): self._verifying(width) for width in widths}
+
+    def _drafts(self, caps: Iterable[int]) -> dict[Action, Callable[[], None]]:
+        drafter = self._drafter
+        return {} if drafter is None else {("draft", cap): self._drafting(drafter, cap) for cap in caps}
 
     def _forward(self, tokens: list[int]) -> tuple[mx.array, mx.array | None]:
         self._target.tap(self._drafter.taps if self._drafter else ())
@@ -122,6 +177,13 @@ class Bench:
 
     def _text(self, tokens: int) -> list[int]:
         return _text(self._target, self.depth, tokens)
+
+
+def _host(found: dict[Action, Timing], cap: int) -> Host:
+    waiting, onward = found["waiting", cap].ms, found["onward", cap].ms
+    parts = found["verify", cap + 1].ms + found["draft", cap].ms
+    # Noise must not make it dearer not to wait.
+    return Host(waiting - parts, max(waiting - onward, 0.0))
 
 
 def measure_prefill(target: Target, chunk: int, tokens: int, stopwatch: Stopwatch) -> Prefill:

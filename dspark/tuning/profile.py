@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from dspark.errors import ProfileError
 from dspark.machine.bandwidth import Bandwidth
 from dspark.tuning.acceptance import Count, Prior
-from dspark.tuning.costs import CostModel, Depth, points
+from dspark.tuning.costs import CostModel, Depth, Host, points
 from dspark.tuning.curves import Curves
 from dspark.tuning.decision import OVERALL, PLAIN_SETTING, Choice, Decision, Setting
 from dspark.tuning.key import Key
@@ -27,7 +27,7 @@ NOTES = {
     "measured": "when and how; disturbances mark a profile that the next calibration replaces",
     "curves": "milliseconds: verify by rows, draft by proposals, at each depth of context; spread is relative",
     "acceptance": "accepted / offered over recorded answers: by tenth of confidence, draft position, match length",
-    "derived": "the settings that win; cap 0 means plain decoding, speedup is against it (low: at worst, by chance)",
+    "derived": "the settings that win; cap 0 means plain decoding, speedup is against it (low: a standard error less)",
 }
 
 # Far beyond what any machine takes, and far from where sums and quotients overflow.
@@ -117,11 +117,19 @@ class MemoryRate(_Strict):
     method: str
 
 
+class HostTimes(_Strict):
+    """`dspark.tuning.costs.Host`, as it is written."""
+
+    wait_ms: Annotated[float, Field(gt=-1e12, lt=1e12)]
+    overlap_ms: Share
+
+
 class CurveTable(_Strict):
     """`dspark.tuning.curves.Curves`, as they are written."""
 
     levels: Annotated[list[LevelTimes], Field(min_length=1)]
     ahead_ms: Positive | None = None
+    host: HostTimes | None = None
     lookup_ms: Share | None = None
     prefill: list[PrefillRate] = []
     kv_bytes_per_token: Positive | None = None
@@ -204,7 +212,8 @@ class Profile(_Strict):
     def costs(self) -> CostModel:
         """The cost model that its curves make."""
         levels = (Depth(each.depth, points(each.verify_ms), points(each.draft_ms)) for each in self.curves.levels)
-        return CostModel.of(levels, self.curves.ahead_ms, f"calibrated on {self.measured.date[:10]}")
+        host = Host(**self.curves.host.model_dump()) if self.curves.host else Host()
+        return CostModel.of(levels, self.curves.ahead_ms, host, f"calibrated on {self.measured.date[:10]}")
 
     def prior(self) -> Prior:
         """What its answers were accepted."""
@@ -278,6 +287,7 @@ def curve_table(curves: Curves) -> CurveTable:
             for level in curves.levels
         ],
         ahead_ms=curves.ahead.ms if curves.ahead else None,
+        host=HostTimes(**asdict(curves.host)) if curves.host else None,
         lookup_ms=curves.lookup_ms,
         prefill=[PrefillRate(**asdict(rate)) for rate in curves.prefill],
         kv_bytes_per_token=curves.bytes_per_token,

@@ -34,19 +34,22 @@ def replay(trace: Trace, pilot: Pilot, costs: CostModel) -> Replay:
     while at < total:
         place, room = trace.places[at], total - at - 1
         plan = PLAIN if ahead else pilot.plan(place.suffix if place.offered else 0, place.offered, room)
-        ms, verified, right = 0.0, 0, 0
+        verified, right = 0, 0
         if plan.source == "drafter":
-            ms += costs.draft_ms(plan.cap)
-            verified = pilot.trim(place.confidences[: plan.cap] if place.confidences else None, plan.cap)
+            verified = plan.cap
+            if plan.confidences == "first":
+                verified = pilot.trim(place.confidences[: plan.cap] if place.confidences else None, plan.cap)
             right = place.drafted
         elif plan.source == "lookup":
             verified, right = plan.cap, place.matched
         accepted = min(right, verified, room)
         promised = plan.source == "plain" and pilot.plain_ahead(place.suffix)
-        ms += costs.plain_ms if ahead or promised else costs.verify_ms(1 + verified)
+        cap = plan.cap if plan.source == "drafter" else 0
+        waited = plan.confidences == "first" and place.confidences is not None
+        ms = costs.plain_ms if ahead or promised else costs.round_ms(1 + verified, cap, waits=waited)
         ahead = promised
-        confidences = place.confidences[: plan.cap] if plan.source == "drafter" and place.confidences else None
-        pilot.observe(Outcome(plan.source, plan.cap, verified, accepted, place.suffix, confidences))
+        confidences = place.confidences[: plan.cap] if place.confidences and plan.confidences != "never" else None
+        pilot.observe(Outcome(plan.source, plan.cap, verified, accepted, place.suffix, confidences, waited=waited))
         rounds.append((accepted + 1, ms))
         at += accepted + 1
     return Replay(tuple(rounds))

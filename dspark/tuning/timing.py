@@ -1,9 +1,10 @@
 """Timing of repeated actions: interleaved, warmed until stable, outliers rejected, bad points taken again. No MLX."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any, TypeVar
 
 # An observation further than this many (normal-equivalent) median absolute deviations from the median is left out.
 _OUTLIER = 3.5
@@ -16,6 +17,8 @@ _BAD_SPREAD = 0.10
 _BAD_REJECTED = 0.25
 _ATTEMPTS = 2
 LEAST_REPEATS = 5
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -73,15 +76,15 @@ class Stopwatch:
         self._least, self._most = least, most
 
     def table(
-        self, actions: Mapping[int, Callable[[], object]], tick: Callable[[], None] = lambda: None
-    ) -> dict[int, Timing]:
+        self, actions: Mapping[Key, Callable[[], object]], tick: Callable[[], None] = lambda: None
+    ) -> dict[Key, Timing]:
         """Timings of all `actions`, taken in turn so that a slow moment of the machine meets all of them.
 
         `tick` is called after every pass.
         """
         last = self._warm(actions, tick)
         passes = max(min(self._most, int(self._budget_s * len(actions) / max(last, 1e-9))), self._least)
-        seen: dict[int, list[float]] = {key: [] for key in actions}
+        seen: dict[Key, list[float]] = {key: [] for key in actions}
         self._observe(actions, seen, passes, tick)
         for _ in range(_ATTEMPTS):
             bad = {key: actions[key] for key in actions if robust(seen[key]).bad}
@@ -96,7 +99,7 @@ class Stopwatch:
         action()
         return (self._clock() - started) * 1e3
 
-    def _warm(self, actions: Mapping[int, Callable[[], object]], tick: Callable[[], None]) -> float:
+    def _warm(self, actions: Mapping[Any, Callable[[], object]], tick: Callable[[], None]) -> float:
         last = float("inf")
         for _ in range(_WARM_PASSES):
             taken = sum(self.once(action) for action in actions.values()) / 1e3
@@ -108,8 +111,8 @@ class Stopwatch:
 
     def _observe(
         self,
-        actions: Mapping[int, Callable[[], object]],
-        seen: dict[int, list[float]],
+        actions: Mapping[Key, Callable[[], object]],
+        seen: dict[Key, list[float]],
         passes: int,
         tick: Callable[[], None],
     ) -> None:

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import deepening
 
-from dspark.tuning.acceptance import DraftAcceptance, Rate
-from dspark.tuning.costs import CostModel
+from dspark.tuning.acceptance import Count, DraftAcceptance, Prior, Rate
+from dspark.tuning.costs import CostModel, Host
 from dspark.tuning.pilot import PLAIN, AutoPilot, FixedPilot, Outcome, PlainPilot, Plan
-from dspark.tuning.standing import Standing
 
 FLAT = CostModel(((1, 10.0), (8, 11.0), (16, 12.0)), ((1, 1.0), (7, 1.2)), "test")
+UPHILL = CostModel(((1, 10.0), (8, 24.0)), ((1, 1.0), (7, 2.0)), "test")
 STEEP = CostModel(((1, 10.0), (2, 20.0), (8, 80.0)), ((1, 2.0), (7, 3.0)), "test")
 
 
@@ -24,13 +24,15 @@ def drive(pilot, rate, rounds=400, seed=0, confidences=True):
         plan = pilot.plan(0, 0, 1000)
         plans.append(plan)
         seen = tuple(rate for _ in range(plan.cap)) if confidences else None
-        verified = pilot.trim(seen, plan.cap) if plan.source == "drafter" else plan.cap
+        waited = plan.confidences == "first"
+        verified = pilot.trim(seen, plan.cap) if waited else plan.cap
         accepted = 0
         while accepted < verified and draw.random() < rate:
             accepted += 1
-        pilot.observe(Outcome(plan.source, plan.cap, verified, accepted, 0, seen))
+        waited = waited and confidences
+        pilot.observe(Outcome(plan.source, plan.cap, verified, accepted, 0, seen, 0, waited))
         tokens += accepted + 1
-        steps += (costs.verify_ms(1 + verified) + (costs.draft_ms(plan.cap) if plan.source == "drafter" else 0)) / 10
+        steps += costs.round_ms(1 + verified, plan.cap, waits=waited) / costs.plain_ms
     return plans, tokens / steps
 
 
@@ -40,30 +42,63 @@ def test_good_drafts_on_flat_costs_are_used_in_full():
     assert speed > 3.5
 
 
-@pytest.mark.parametrize(("costs", "rate"), [(STEEP, 0.3), (FLAT, 0.02)])
+@pytest.mark.parametrize(("costs", "rate"), [(UPHILL, 0.2), (FLAT, 0.02)])
 @pytest.mark.parametrize("confidences", [True, False])
 def test_drafts_that_do_not_pay_are_parked_and_tried_again(costs, rate, confidences):
     plans, speed = drive(AutoPilot(costs, max_cap=32, block=7, lookup=False), rate, confidences=confidences)
     drafted = sum(plan.source == "drafter" for plan in plans)
-    assert 1 < drafted < 40
-    assert speed > 0.97
-    assert any(plan.source == "drafter" for plan in plans[-100:])
+    assert 1 < drafted < 60
+    assert speed > 0.96
+    assert any(plan.source == "drafter" for plan in plans[-150:])
 
 
-def test_an_answer_begins_where_the_one_before_left_off_and_finds_another_kind_of_text_soon():
-    standing = Standing()
+def test_drafts_that_cannot_pay_are_never_tried_until_others_were_accepted_far_better():
+    assert {plan.source for plan in drive(AutoPilot(STEEP, max_cap=32, block=7, lookup=False), 0.9)[0]} == {"plain"}
+    steep = CostModel(((1, 10.0), (2, 17.0), (8, 60.0)), ((1, 1.0), (7, 2.0)), "test")
+    prior = Prior(position=(Count(99, 100),) * 7)
+    assert drive(AutoPilot(steep, max_cap=32, block=7, lookup=False), 0.9, 1)[0] == [PLAIN]
+    assert drive(AutoPilot(steep, max_cap=32, block=7, lookup=False, prior=prior), 0.9, 1)[0] != [PLAIN]
 
-    def drafted(rate, rounds=64):
-        plans, _ = drive(AutoPilot(STEEP, max_cap=32, block=7, lookup=False, standing=standing), rate, rounds)
-        return [at for at, plan in enumerate(plans) if plan.source == "drafter"]
 
-    alone, after = drafted(0.0), drafted(0.0)
-    assert alone[0] == 0 and 0 < len(after) < len(alone)
-    assert standing.parked > 0 and 0 < after[0] <= 24
-    flat = AutoPilot(FLAT, max_cap=32, block=7, lookup=False, standing=standing)
-    plans = [plan.source for plan in drive(flat, 0.9, 64)[0]]
-    assert plans.index("drafter") <= 24 and set(plans[plans.index("drafter") :]) == {"drafter"}
-    assert drafted(0.9)[0] == 0
+def test_each_answer_is_judged_by_itself():
+    """Replays of recorded answers gain nothing from what the answer before was like, and lose where kinds alternate."""
+    first = [drive(AutoPilot(UPHILL, max_cap=32, block=7, lookup=False), 0.0, 64)[0] for _ in range(2)]
+    assert first[0] == first[1] and first[0][0].source == "drafter"
+
+
+@pytest.mark.parametrize("waiting_ms", [0.0, 8.0])
+def test_drafts_are_read_first_only_where_trimming_is_worth_the_wait(waiting_ms):
+    """Half of the drafts are right and say so: trimming saves rows that cost something, unless waiting costs more."""
+    costs = CostModel(((1, 20.0), (8, 30.0)), ((1, 1.0), (7, 2.0)), "test", host=Host(0.0, waiting_ms))
+    pilot, plans = AutoPilot(costs, max_cap=32, block=7, lookup=False), []
+    draw = random.Random(1)
+    for _ in range(400):
+        plan = pilot.plan(0, 0, 1000)
+        plans.append(plan.confidences)
+        good = draw.random() < 0.5
+        seen = (0.95 if good else 0.05,) * plan.cap
+        verified = pilot.trim(seen, plan.cap) if plan.confidences == "first" else plan.cap
+        accepted, waited = verified if good else 0, plan.confidences == "first"
+        pilot.observe(Outcome(plan.source, plan.cap, verified, accepted, 0, seen, 0, waited))
+    read = plans[100:].count("first") / 300
+    assert read > 0.9 if waiting_ms == 0.0 else 0.02 < read < 0.15
+
+
+def test_what_a_draft_promised_counts_beside_what_came_of_it():
+    """Two texts whose drafts all fail at first: where the head foretold it drafting rests sooner."""
+
+    def rounds(confidence):
+        pilot = AutoPilot(FLAT, max_cap=32, block=7, lookup=False)
+        for done in range(50):
+            plan = pilot.plan(0, 0, 1000)
+            if plan.source != "drafter":
+                return done
+            seen = (confidence,) * plan.cap
+            verified = pilot.trim(seen, plan.cap) if plan.confidences == "first" else plan.cap
+            pilot.observe(Outcome(plan.source, plan.cap, verified, 0, 0, seen, 0, plan.confidences == "first"))
+        return 50
+
+    assert rounds(0.05) < rounds(0.95) < 50
 
 
 def _verified(pilot, depth, rate=0.8, rounds=200):
@@ -72,7 +107,7 @@ def _verified(pilot, depth, rate=0.8, rounds=200):
     for _ in range(rounds):
         plan = pilot.plan(0, 0, 1000)
         seen = (rate,) * plan.cap
-        verified = pilot.trim(seen, plan.cap) if plan.source == "drafter" else 0
+        verified = pilot.trim(seen, plan.cap) if plan.confidences == "first" else plan.cap
         accepted = next((at for at in range(verified) if draw.random() >= rate), verified)
         pilot.observe(Outcome(plan.source, plan.cap, verified, accepted, 0, seen, depth))
         found.append(verified)
@@ -107,14 +142,14 @@ def test_no_plan_leaves_its_range(rate, seed, max_cap, block, ms):
         assert plan.source != "drafter" or 0 < plan.cap <= block
         assert plan.source != "lookup" or 0 < plan.cap <= match
         confidences = tuple(draw.random() for _ in range(plan.cap))
-        verified = pilot.trim(confidences, plan.cap) if plan.source == "drafter" else plan.cap
+        verified = pilot.trim(confidences, plan.cap) if plan.confidences == "first" else plan.cap
         assert 0 <= verified <= plan.cap
         accepted = sum(draw.random() < rate for _ in range(verified))
         pilot.observe(Outcome(plan.source, plan.cap, verified, accepted, match, confidences))
 
 
 def test_a_promise_of_a_plain_round_is_kept():
-    pilot, draw, promised = AutoPilot(STEEP, max_cap=32, block=7, lookup=True), random.Random(1), 0
+    pilot, draw, promised = AutoPilot(UPHILL, max_cap=32, block=7, lookup=True), random.Random(1), 0
     match = 0
     sure = False
     for _ in range(500):
@@ -130,13 +165,13 @@ def test_a_promise_of_a_plain_round_is_kept():
 
 def test_fixed_caps_prefer_a_long_match_and_obey_confidence():
     pilot = FixedPilot(4, drafter=True, lookup=True, confidence=0.5)
-    assert pilot.plan(2, 2, 9) == Plan("drafter", 4)
+    assert pilot.plan(2, 2, 9) == Plan("drafter", 4, "first")
     assert pilot.plan(9, 9, 9) == Plan("lookup", 4)
     assert pilot.plan(9, 9, 0) == PLAIN
-    assert pilot.plan(0, 0, 3) == Plan("drafter", 3)
+    assert pilot.plan(0, 0, 3) == Plan("drafter", 3, "first")
     assert pilot.trim((0.9, 0.6, 0.4, 0.9), 4) == 2
     assert pilot.trim((0.8, 0.8, 0.8, 0.9), 4) == 3  # the chance of all of them counts: 0.8, 0.64, 0.512, 0.46
-    assert FixedPilot(4, drafter=True, lookup=False).trim((0.0,) * 4, 4) == 4
+    assert FixedPilot(4, drafter=True, lookup=False).plan(0, 0, 9) == Plan("drafter", 4, "never")
     assert FixedPilot(4, drafter=False, lookup=True).plan(0, 0, 9) == PLAIN
 
 
@@ -180,7 +215,7 @@ def test_costs_are_interpolated_and_extrapolated():
 
 def test_parking_ends_even_where_rounds_are_fed_ahead_without_being_planned():
     """As the loop does it: a round that is surely plain is submitted before the one before it is read."""
-    pilot, drafted, ahead = AutoPilot(STEEP, max_cap=32, block=7, lookup=False), 0, False
+    pilot, drafted, ahead = AutoPilot(UPHILL, max_cap=32, block=7, lookup=False), 0, False
     for _ in range(400):
         plan = PLAIN if ahead else pilot.plan(0, 0, 1000)
         drafted += plan.source == "drafter"
