@@ -3,11 +3,13 @@
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from tiny import write_head, write_llama
 
-from dspark.calibrating.calibration import place
+from dspark.calibrating import calibration
+from dspark.calibrating.calibration import Subject, place
 from dspark.calibrating.scope import Question, Scope
 from dspark.decoding.events import Finished
 from dspark.decoding.lookup import LookupIndex
@@ -18,6 +20,7 @@ from dspark.errors import NotLoaded, UsageError
 from dspark.machine import Conditions
 from dspark.tuning import profiles
 from dspark.tuning.pilot import AutoPilot
+from dspark.tuning.timing import Timing
 
 SCOPE = Scope(
     depths=(96, 128), timing_s=0.02, repeats=3, prefill_s=9.0, answers_per_class=1, answer_tokens=24, bandwidth=False
@@ -160,6 +163,13 @@ def test_a_busy_neighbour_is_seen_and_marks_the_profile(pair):
             loop.wait()
     assert any("other programs used" in sentence for sentence in profile.measured.disturbances)
     assert not profile.clean
+
+
+@pytest.mark.parametrize(("then", "drift"), [([10.0], 0.0), ([14.0, 10.5], 0.05), ([14.0, 13.0, 15.0, 10.0], 0.5)])
+def test_a_slow_moment_at_the_end_is_no_drift_and_one_that_stays_is(then, drift, monkeypatch):
+    times = iter(then)
+    monkeypatch.setattr(calibration, "Bench", lambda *_: SimpleNamespace(plain=lambda: Timing(next(times), 0.0, 5)))
+    assert calibration._drift(Subject(None, None, False), None, Timing(10.0, 0.0, 5)) == pytest.approx(drift)
 
 
 def test_drift_is_a_disturbance(pair):
