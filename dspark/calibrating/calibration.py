@@ -333,7 +333,7 @@ def _chunk(prefill: Sequence[Prefill]) -> int:
 
 
 def _drift(subject: Subject, stopwatch: Stopwatch, first: Timing) -> float:
-    """How much slower one row has become. A slow moment passes, what is hot or busy stays so: then it is asked again."""
+    """How much slower one row has become. What is hot or busy stays so: a slow moment has passed at the next look."""
     bench = Bench(subject.target, subject.drafter, stopwatch)
     drift = 0.0
     for _ in range(_DRIFT_LOOKS):

@@ -1,4 +1,4 @@
-"""Timing of repeated actions: interleaved, warmed until stable, outliers rejected, bad points taken again. No MLX."""
+"""Timing of repeated actions: interleaved, warmed until stable, held against each other. No MLX."""
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -16,6 +16,8 @@ _WARM_PASSES = 3
 _BAD_SPREAD = 0.10
 _BAD_REJECTED = 0.25
 _ATTEMPTS = 2
+_POLISHES = 3
+_ENOUGH_ACTIONS = 4
 LEAST_REPEATS = 5
 
 Key = TypeVar("Key", bound=Hashable)
@@ -57,6 +59,30 @@ def robust(observations: Sequence[float]) -> Timing:
     return Timing(centre, scatter / centre if centre > 0 else 0.0, len(kept), len(observations) - len(kept))
 
 
+def level(passes: Sequence[Mapping[Key, float]]) -> dict[Key, Timing]:
+    """The typical observation of each action, after what whole passes were slower or faster by is taken out.
+
+    A machine has slow seconds, and what counts is how actions compare. The first pass has all of them. This is Tukey's
+    median polish, on ratios; a pass of few actions is left as it is, since its own speed cannot be told from theirs.
+    """
+    paces = [1.0] * len(passes)
+    for _ in range(_POLISHES):
+        typical = {key: median(values) for key, values in _at(passes, paces).items()}
+        paces = [_pace(one, typical) for one in passes]
+        middle = median(paces)
+        paces = [pace / middle for pace in paces]
+    return {key: robust(values) for key, values in _at(passes, paces).items()}
+
+
+def _at(passes: Sequence[Mapping[Key, float]], paces: Sequence[float]) -> dict[Key, list[float]]:
+    return {key: [one[key] / pace for one, pace in zip(passes, paces, strict=True) if key in one] for key in passes[0]}
+
+
+def _pace(one: Mapping[Key, float], typical: Mapping[Key, float]) -> float:
+    shares = [ms / typical[key] for key, ms in one.items() if typical[key] > 0]
+    return (median(shares) or 1.0) if len(shares) >= _ENOUGH_ACTIONS else 1.0
+
+
 class Stopwatch:
     """Times actions against each other. `clock` is in seconds.
 
@@ -84,14 +110,15 @@ class Stopwatch:
         """
         last = self._warm(actions, tick)
         passes = max(min(self._most, int(self._budget_s * len(actions) / max(last, 1e-9))), self._least)
-        seen: dict[Key, list[float]] = {key: [] for key in actions}
-        self._observe(actions, seen, passes, tick)
+        seen = self._observe(actions, passes, tick)
+        found = level(seen)
         for _ in range(_ATTEMPTS):
-            bad = {key: actions[key] for key in actions if robust(seen[key]).bad}
+            bad = {key: actions[key] for key in actions if found[key].bad}
             if not bad:
                 break
-            self._observe(bad, seen, passes, tick)
-        return {key: robust(values) for key, values in seen.items()}
+            seen += self._observe(bad, passes, tick)
+            found = level(seen)
+        return found
 
     def once(self, action: Callable[[], object]) -> float:
         """Milliseconds of `action`, done once."""
@@ -110,13 +137,10 @@ class Stopwatch:
         return last
 
     def _observe(
-        self,
-        actions: Mapping[Key, Callable[[], object]],
-        seen: dict[Key, list[float]],
-        passes: int,
-        tick: Callable[[], None],
-    ) -> None:
+        self, actions: Mapping[Key, Callable[[], object]], passes: int, tick: Callable[[], None]
+    ) -> list[dict[Key, float]]:
+        seen = []
         for _ in range(passes):
-            for key, action in actions.items():
-                seen[key].append(self.once(action))
+            seen.append({key: self.once(action) for key, action in actions.items()})
             tick()
+        return seen

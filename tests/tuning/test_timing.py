@@ -1,8 +1,12 @@
 """Timing: statistics that one bad moment does not move. The clock is scripted, nothing is really timed."""
 
-import pytest
+import random
 
-from dspark.tuning.timing import LEAST_REPEATS, Stopwatch, robust
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dspark.tuning.timing import LEAST_REPEATS, Stopwatch, level, robust
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -63,6 +67,26 @@ def test_b17_actions_are_interleaved_so_that_a_slowing_clock_meets_all_alike():
     assert order[:6] == [1, 2, 3, 1, 2, 3]
     assert found[2].ms / found[1].ms == pytest.approx(1.1, rel=0.01)
     assert found[3].ms / found[1].ms == pytest.approx(1.2, rel=0.01)
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=5, max_size=20), st.integers(0, 10**6))
+def test_slow_passes_do_not_move_how_actions_compare(paces, seed):
+    """Each pass has a pace of its own: raw medians would differ by their luck, what is left here is the small noise."""
+    draw = random.Random(seed)
+    true = {key: 10.0 + key for key in range(8)}
+    passes = [{key: ms * pace * draw.uniform(0.999, 1.001) for key, ms in true.items()} for pace in paces]
+    found = level(passes)
+    for key, ms in true.items():
+        assert found[key].ms / found[0].ms == pytest.approx(ms / true[0], rel=0.004)
+        assert found[key].spread < 0.005
+    assert min(paces) * 9.9 < found[0].ms < max(paces) * 10.1
+
+
+def test_a_pass_of_few_actions_keeps_what_it_saw_and_a_stopped_clock_breaks_nothing():
+    found = level([{1: 10.0, 2: 20.0}, {1: 30.0, 2: 60.0}, {1: 20.0, 2: 40.0}])
+    assert found[1].ms == 20.0 and found[1].spread > 0.3
+    assert level([dict.fromkeys(range(5), 0.0)] * 3)[4].ms == 0.0
+    assert level([dict.fromkeys(range(5), 1.0), dict.fromkeys(range(5), 0.0), {0: 1.0}])[0].ms > 0.0
 
 
 def test_warming_goes_on_until_it_no_longer_helps():
