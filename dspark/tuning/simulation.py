@@ -46,7 +46,8 @@ def replay(trace: Trace, pilot: Pilot, costs: CostModel) -> Replay:
         promised = plan.source == "plain" and pilot.plain_ahead(place.suffix)
         cap = plan.cap if plan.source == "drafter" else 0
         waited = plan.confidences == "first" and place.confidences is not None
-        ms = costs.plain_ms if ahead or promised else costs.round_ms(1 + verified, cap, waits=waited)
+        # Fed ahead on both sides: the first and the last of a run of plain rounds wait, or are waited for.
+        ms = costs.plain_ms if ahead and promised else costs.round_ms(1 + verified, cap, waits=waited)
         ahead = promised
         confidences = place.confidences[: plan.cap] if place.confidences and plan.confidences != "never" else None
         pilot.observe(Outcome(plan.source, plan.cap, verified, accepted, place.suffix, confidences, waited=waited))
