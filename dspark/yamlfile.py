@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from dspark.regular import special
+
 
 class Malformed(ValueError):
     """What is wrong, as a phrase without an end, and in which line, counted from 1 (None: in none that is known)."""
@@ -24,7 +26,7 @@ class Lined(dict[Any, Any]):
 
 def read(path: Path, most_bytes: int) -> Any:
     """What a file of at most `most_bytes` holds, None where that is nothing. Raises OSError, Malformed."""
-    if path.exists() and not path.is_file():  # a pipe would be waited for
+    if special(path):
         raise OSError(errno.EINVAL, "it is no regular file")
     with path.open("rb") as stream:
         content = stream.read(most_bytes + 1)

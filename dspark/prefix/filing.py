@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dspark.hub.storage import in_place_of
+from dspark.regular import special
 
 _HEADER_LIMIT_BYTES = 64_000_000
 _METADATA = "__metadata__"
@@ -77,7 +78,8 @@ def write(
 
 def read_about(path: Path) -> tuple[dict[str, Any], Tensor]:
     """What a file says about itself, and its first tensor, neither checked. Raises OSError, Damaged."""
-    _must_be_file(path)
+    if special(path):
+        raise Damaged("it is no file")
     with path.open("rb") as stream:
         start, header = _head(stream.read(8), stream.read, path.stat().st_size)
         first = header["0"]
@@ -88,7 +90,8 @@ def read_about(path: Path) -> tuple[dict[str, Any], Tensor]:
 
 def read(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
     """All of a file, checked against its checksum. Raises OSError, Damaged."""
-    _must_be_file(path)
+    if special(path):
+        raise Damaged("it is no file")
     data = path.read_bytes()
     at = 8
 
@@ -120,12 +123,6 @@ def _head(prefix: bytes, take: Any, size: int) -> tuple[int, dict[str, Any]]:
     if size != 8 + length + end:
         raise Damaged(f"it has {size} bytes and should have {8 + length + end}")
     return 8 + length, header
-
-
-def _must_be_file(path: Path) -> None:
-    # A pipe of that name would be waited for, and a device read without end.
-    if path.exists() and not path.is_file():
-        raise Damaged("it is no file")
 
 
 def _end(row: dict[str, Any]) -> int:

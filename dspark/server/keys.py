@@ -18,6 +18,7 @@ from typing import Any
 from dspark.errors import StorageError, UsageError
 from dspark.hub import shelves
 from dspark.hub.storage import in_place_of, refused
+from dspark.regular import special
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -114,7 +115,7 @@ class SubKeys:
 
     def _entries(self) -> list[dict[str, Any]]:
         try:
-            if self._path.exists() and not self._path.is_file():  # a pipe would be waited for, a device read for ever
+            if special(self._path):
                 raise ValueError
             entries = json.loads(self._path.read_bytes())["keys"]
             if all(_NAME.fullmatch(entry["name"]) and _DIGEST.fullmatch(entry["sha256"]) for entry in entries):
