@@ -3,16 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dspark.commands.rendering import print_lines, print_table, stderr_console, stdout_console
-from dspark.errors import DSparkError
+from dspark.errors import DSparkError, NetworkError
 
 if TYPE_CHECKING:
     from dspark.client import Client
     from dspark.racing.arms import Arm
 
 DIVERGED = 3
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class ArmDone(_Wire):
+    """What the server says at the end of an arm."""
+
+    arm: int
+    label: str
+    completion_tokens: int | None = None
+    decode_tokens_per_sec: float | None = None
+    accept_len: float | None = None
+    error: str | None = None
+
+
+class Token(_Wire):
+    """A token of either arm at the first difference."""
+
+    text: str | None = None
+
+
+class Outcome(_Wire):
+    """How an arm compares with the reference."""
+
+    arm: int
+    label: str
+    outcome: str | None = None
+    position: int | None = None
+    expected: Token | None = None
+    found: Token | None = None
+    gap: float | None = None
+    threshold: float | None = None
+
+
+class Verdict(_Wire):
+    """What the race came to."""
+
+    outcome: str | None = None
+    arms: list[Outcome] = []
+
+
+Told = TypeVar("Told", bound=_Wire)
 
 
 def race_there(server: Client, arms: Sequence[Arm], prompts: Sequence[str], max_tokens: int) -> int:
@@ -26,7 +72,7 @@ def race_there(server: Client, arms: Sequence[Arm], prompts: Sequence[str], max_
         body = {"prompt": prompt, "arms": [_arm(one) for one in arms] or [{"mode": "auto"}], "max_tokens": max_tokens}
         done, verdict = _followed(server.race(body))
         _print(prompt, done, verdict)
-        code = max(code, DIVERGED if verdict.get("outcome") == "diverged" else 0)
+        code = max(code, DIVERGED if verdict.outcome == "diverged" else 0)
     return code
 
 
@@ -36,7 +82,7 @@ def _arm(arm: Arm) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def _followed(events: Iterator[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _followed(events: Iterator[dict[str, Any]]) -> tuple[list[ArmDone], Verdict]:
     """The end of every arm, and the verdict."""
     said, done = stderr_console(), []
     for event in events:
@@ -44,41 +90,53 @@ def _followed(events: Iterator[dict[str, Any]]) -> tuple[list[dict[str, Any]], d
             case "arm_start":
                 print_lines(said, f"{event.get('label')} ...", style="dim")
             case "arm_done":
-                done.append(event)
+                done.append(_read(ArmDone, event))
             case "verdict":
-                return done, event
+                return done, _read(Verdict, event)
     raise DSparkError("the server's race broke off before its verdict; look into its log")
 
 
-def _print(prompt: str, done: Sequence[dict[str, Any]], verdict: dict[str, Any]) -> None:
+def _read(kind: type[Told], event: dict[str, Any]) -> Told:
+    try:
+        return kind.model_validate(event)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise NetworkError(
+            f"the race's {event['type']} has a wrong {where}: this is no mlx-dspark server, or one of another version"
+        ) from error
+
+
+def _print(prompt: str, done: Sequence[ArmDone], verdict: Verdict) -> None:
     console = stdout_console()
     shown = " ".join(prompt.split())
-    outcomes = {arm.get("arm"): arm for arm in verdict.get("arms") or []}
+    outcomes = {arm.arm: arm for arm in verdict.arms}
     rows = [
         (
-            str(one.get("label")),
-            _figure(one.get("completion_tokens"), "d"),
-            _figure(one.get("decode_tokens_per_sec"), ".1f"),
-            _figure(one.get("accept_len"), ".2f"),
-            str(one.get("error") or outcomes.get(one.get("arm"), {}).get("outcome") or "the reference"),
+            one.label,
+            _figure(one.completion_tokens, "d"),
+            _figure(one.decode_tokens_per_sec, ".1f"),
+            _figure(one.accept_len, ".2f"),
+            str(one.error or (outcomes[one.arm].outcome if one.arm in outcomes else None) or "the reference"),
         )
         for one in done
     ]
     figures = ("tokens", "tok/s", "tokens a round")
     print_lines(console, shown if len(shown) <= 72 else f"{shown[:69]}...")
     print_table(console, ("arm", *figures, "output"), rows, figures)
-    for arm in outcomes.values():
-        if arm.get("position") is not None:
+    for arm in verdict.arms:
+        if arm.position is not None:
             print_lines(console, _difference(arm))
-    print_lines(console, f"verdict: {verdict.get('outcome') or 'none, as an arm failed'}")
+    print_lines(console, f"verdict: {verdict.outcome or 'none, as an arm failed'}")
 
 
-def _difference(arm: dict[str, Any]) -> str:
-    due, came = ((arm.get(name) or {}).get("text") for name in ("expected", "found"))
-    gap = arm.get("gap")
-    weighed = "" if gap is None else f"; the target's two best lie {gap:.3g} apart, {arm.get('threshold'):.3g} is a tie"
-    return f"{arm.get('label')}: token {arm['position']} is {came!r} where {due!r} was due{weighed}"
+def _difference(arm: Outcome) -> str:
+    due, came = (None if token is None else token.text for token in (arm.expected, arm.found))
+    gap, tie = arm.gap, arm.threshold
+    weighed = "" if gap is None else f"; the target's two best lie {gap:.3g} apart"
+    weighed += "" if gap is None or tie is None else f", {tie:.3g} is a tie"
+    return f"{arm.label}: token {arm.position} is {came!r} where {due!r} was due{weighed}"
 
 
-def _figure(value: Any, form: str) -> str:
-    return "-" if not isinstance(value, int | float) else format(value, form)
+def _figure(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

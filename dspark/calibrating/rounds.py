@@ -1,20 +1,35 @@
 """Rounds of a real answer, to be timed beside their parts: what the host adds to them shows only in the whole loop."""
 
+import time
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 
 from dspark.decoding.events import RoundCommitted
 from dspark.decoding.loop import Decoding
 from dspark.decoding.request import Request
 from dspark.drafters.drafter import Drafter
 from dspark.targets.target import Target
-from dspark.tuning.pilot import FixedPilot
+from dspark.tuning.pilot import Confidences, FixedPilot, Plan
 
 # Wide enough to show what a row more costs, and possible for nearly every drafter.
 _CAP = 3
 # Short, so that the context stays near the one at which the parts are timed.
 _ANSWER_TOKENS = 64
-# Read, and never cutting anything off.
-_LEAST_CONFIDENCE = 1e-12
+
+
+class _Whole(FixedPilot):
+    """Drafts of one length that are verified whole, whatever their confidences say and whenever these are read."""
+
+    def __init__(self, cap: int, confidences: Confidences) -> None:
+        super().__init__(cap, drafter=True, lookup=False)
+        self._confidences = confidences
+
+    def plan(self, match_length: int, match_tokens: int, room: int) -> Plan:
+        plan = super().plan(match_length, match_tokens, room)
+        return replace(plan, confidences=self._confidences) if plan.source == "drafter" else plan
+
+    def trim(self, confidences: Sequence[float] | None, count: int) -> int:
+        return count
 
 
 class AnswerRounds:
@@ -24,35 +39,40 @@ class AnswerRounds:
         """`prompts` are token ids; nothing runs before the first round is asked for."""
         self.cap = min(_CAP, drafter.block)
         self.stuck = False
-        self._waiting = _rounds(target, drafter, self.cap, prompts, _LEAST_CONFIDENCE)
-        self._onward = _rounds(target, drafter, self.cap, prompts, 0.0)
+        self._waiting = _rounds(target, drafter, self.cap, prompts, "first")
+        self._onward = _rounds(target, drafter, self.cap, prompts, "never")
 
-    def waiting(self) -> None:
-        """Do a round that reads its draft before it is verified."""
-        self._step(self._waiting)
+    def waiting(self) -> float:
+        """Do a round that reads its draft before it is verified. Returns its milliseconds, without what led to it."""
+        return self._step(self._waiting)
 
-    def onward(self) -> None:
+    def onward(self) -> float:
         """Do a round that does not."""
-        self._step(self._onward)
+        return self._step(self._onward)
 
-    def _step(self, rounds: Generator[None]) -> None:
-        self.stuck = self.stuck or next(rounds, "over") == "over"
+    def _step(self, rounds: Generator[float]) -> float:
+        taken = next(rounds, None)
+        self.stuck = self.stuck or taken is None
+        return taken or 0.0
 
 
 def _rounds(
-    target: Target, drafter: Drafter, cap: int, prompts: Sequence[Sequence[int]], confidence: float
-) -> Generator[None]:
-    """Pauses behind each round with a whole draft; ends when no prompt's answer has one.
+    target: Target, drafter: Drafter, cap: int, prompts: Sequence[Sequence[int]], confidences: Confidences
+) -> Generator[float]:
+    """Milliseconds of each round with a whole draft, pausing behind it; ends when no prompt's answer has one.
 
     Not a method: it would hold what holds it, and keep the weights until Python looks for cycles.
     """
-    pilot = FixedPilot(cap, drafter=True, lookup=False, confidence=confidence)
+    pilot = _Whole(cap, confidences)
     fruitful = True
     while fruitful:
         fruitful = False
         for prompt in prompts:
             request = Request(list(prompt), _ANSWER_TOKENS)
+            started = time.perf_counter()
             for event in Decoding(target, drafter, pilot, request, lookup=False).events():
                 if isinstance(event, RoundCommitted) and event.drafted == cap:
                     fruitful = True
-                    yield
+                    yield (time.perf_counter() - started) * 1e3
+                # Reading a prompt and rounds with less of a draft are no part of the next whole one.
+                started = time.perf_counter()

@@ -101,7 +101,8 @@ class Rounds:
         proposals, count = draft.tokens, int(draft.tokens.shape[0])
         confidences = None if plan.confidences == "never" else draft.confidence
         if plan.confidences == "first":
-            mx.eval(proposals, *_some(confidences))
+            if confidences is not None:
+                mx.eval(proposals, confidences)
             count = self._pilot.trim(_values(confidences), count)
         mx.async_eval(proposals, *_some(confidences))  # the device drafts while the host builds the target's forward
         kept = proposals[:count].astype(mx.int32) if count else None

@@ -11,7 +11,7 @@ from dspark.drafters.drafter import Drafter, greedy
 from dspark.targets.target import Target
 from dspark.tuning.costs import Host
 from dspark.tuning.curves import Level, Prefill
-from dspark.tuning.timing import Stopwatch, Timing
+from dspark.tuning.timing import Stopwatch, Timed, Timing
 
 SHALLOW_TOKENS = 64
 _AHEAD_STEPS = 4
@@ -25,11 +25,11 @@ class Live(Protocol):
 
     cap: int
 
-    def waiting(self) -> None:
-        """Do a round that reads its draft before it is verified."""
+    def waiting(self) -> float:
+        """Do a round that reads its draft before it is verified; returns its milliseconds."""
 
-    def onward(self) -> None:
-        """Do a round that does not."""
+    def onward(self) -> float:
+        """Do a round that does not; returns its milliseconds."""
 
     @property
     def stuck(self) -> bool:
@@ -112,7 +112,7 @@ class Bench:
         """One row, by itself."""
         return self._stopwatch.table({1: self._verifying(1)})[1]
 
-    def _table(self, actions: dict[Action, Callable[[], None]], tick: Callable[[], None]) -> dict[Action, Timing]:
+    def _table(self, actions: dict[Action, Timed], tick: Callable[[], None]) -> dict[Action, Timing]:
         found = self._stopwatch.table(actions, tick)
         if self._context is not None:  # drafts took rows in
             self._context.truncate(self.depth)
@@ -125,10 +125,10 @@ class Bench:
         )
         return Level(self.depth, verify, draft)
 
-    def _forwards(self, widths: Iterable[int]) -> dict[Action, Callable[[], None]]:
+    def _forwards(self, widths: Iterable[int]) -> dict[Action, Timed]:
         return {("verify", width): self._verifying(width) for width in widths}
 
-    def _drafts(self, caps: Iterable[int]) -> dict[Action, Callable[[], None]]:
+    def _drafts(self, caps: Iterable[int]) -> dict[Action, Timed]:
         drafter = self._drafter
         return {} if drafter is None else {("draft", cap): self._drafting(drafter, cap) for cap in caps}
 

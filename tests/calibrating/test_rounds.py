@@ -1,6 +1,7 @@
 """Rounds of real answers that are timed: all with a whole draft, for as long as they are asked for."""
 
 import gc
+import time
 import weakref
 
 import mlx.core as mx
@@ -40,10 +41,34 @@ def test_rounds_go_on_past_the_end_of_an_answer_and_each_verifies_a_whole_draft(
     assert not rounds.stuck and len(begun) >= 4, "80 rounds settle more than an answer of 64 tokens"
 
 
+def test_what_leads_to_a_round_is_no_part_of_its_time(pair, monkeypatch):
+    """Answers of few tokens: nearly every round has a prompt to read before it, which takes its time here."""
+    real = pair.target.forward
+
+    def forward(tokens, cache):
+        if tokens.shape[1] > 4:
+            time.sleep(0.3)
+        return real(tokens, cache)
+
+    monkeypatch.setattr(pair.target, "forward", forward)
+    monkeypatch.setattr("dspark.calibrating.rounds._ANSWER_TOKENS", 6)
+    rounds = AnswerRounds(pair.target, pair.drafter, [[5, 6, 7, 8, 9, 10, 11, 12, 13, 14]])
+    started = time.perf_counter()
+    taken = [rounds.waiting() for _ in range(6)]
+    assert time.perf_counter() - started > 0.6, "two prompts at least were read"
+    assert all(0.0 < ms < 300.0 for ms in taken)
+
+
+def test_a_head_that_trusts_itself_in_nothing_is_measured_like_any(pair, monkeypatch):
+    monkeypatch.setattr("dspark.decoding.round.floats", lambda array: [0.0] * int(array.size))
+    rounds = AnswerRounds(pair.target, pair.drafter, [[5, 6, 7]])
+    monkeypatch.setattr("dspark.decoding.round.Rounds._check", lambda *_: None)
+    assert rounds.waiting() > 0.0 and not rounds.stuck
+
+
 def test_without_an_answer_nothing_is_claimed(pair):
     rounds = AnswerRounds(pair.target, pair.drafter, [])
-    rounds.waiting()
-    rounds.onward()
+    assert rounds.waiting() == 0.0 and rounds.onward() == 0.0
     assert rounds.stuck
 
 

@@ -69,3 +69,30 @@ def test_flags_of_a_race_here_are_refused(flag, capsys):
 def test_a_key_without_a_server_is_refused(capsys):
     assert run(["race", "--api-key", "sesame"]) == 2
     assert "add --url" in capsys.readouterr().err
+
+
+LIES = {
+    "arms": {"type": "verdict", "outcome": "identical", "arms": 5},
+    "arms.0": {"type": "verdict", "outcome": "identical", "arms": ["x"]},
+    "arms.0.arm": {"type": "verdict", "arms": [{"arm": {}, "label": "a"}]},
+    "arms.0.expected": {"type": "verdict", "arms": [{"arm": 0, "label": "a", "position": 1, "expected": "x"}]},
+    "completion_tokens": {"type": "arm_done", "arm": 0, "label": "a", "completion_tokens": 1.5},
+    "label": {"type": "arm_done", "arm": 0, "label": 5},
+}
+
+
+@pytest.mark.parametrize("where", LIES)
+def test_a_server_that_says_something_else_is_told_from_ours(where, capsys):
+    with ContractServer() as server:
+        server.race = (*RACE[:2], LIES[where], RACE[-1])
+        assert run(["race", "--url", server.url, "--prompt", "x"]) == 1
+    err = " ".join(capsys.readouterr().err.split())
+    assert f"has a wrong {where}: this is no mlx-dspark server" in err and "Traceback" not in err
+
+
+def test_a_gap_without_its_bound_is_shown_alone(capsys):
+    with ContractServer() as server:
+        server.race = verdict(outcome="diverged", gap=1.5, position=4)
+        assert run(["race", "--url", server.url, "--prompt", "x"]) == 3
+    out = " ".join(capsys.readouterr().out.split())
+    assert "1.5 apart" in out and "is a tie" not in out

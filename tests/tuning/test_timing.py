@@ -99,6 +99,16 @@ def test_warming_goes_on_until_it_no_longer_helps():
     assert Stopwatch(1.0, clock).table({1: clock.action(cold())})[1].ms == pytest.approx(10.0)
 
 
+def test_an_action_that_tells_its_own_time_is_believed():
+    clock = Clock()
+
+    def act():
+        clock.now += 5.0
+        return 20.0
+
+    assert Stopwatch(1.0, clock).table({1: act})[1].ms == 20.0
+
+
 def test_a_scattered_point_is_measured_again():
     clock, passes = Clock(), []
 
