@@ -122,7 +122,7 @@ def sweeps() -> str:
     lines.append(
         "\nIn brackets the speed over plain decoding, end to end; ± is the standard error over prompts and trials. "
         f"{'; '.join(sources)}. What was derived (`profiles/`) comes from the built-in prompts, which the races ask "
-        "too; that of fp32 was in force in its race, that of q4 was measured after it."
+        "too; each was in force in its race."
     )
     return "\n".join(lines)
 
