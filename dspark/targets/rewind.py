@@ -192,9 +192,9 @@ class Ring:
         if self._in_order:
             self._cut(length)
         elif self._before is None:
+            # Never to `max_size`, where the ring stood before that row: with just a window of tokens it would pass for
+            # in order, and the slot's own row is gone.
             entry._idx -= 1
-            if entry._idx == entry.keep:
-                entry._idx = entry.max_size  # where a ring stands before its next row wraps
         elif surplus == self._rows:
             entry.keys, entry.values, entry._idx = self._before
         elif entry._idx != entry.keys.shape[2]:

@@ -170,6 +170,19 @@ def test_rings_and_kv_caches_that_hold_everything_go_back_to_any_length():
         assert held.length == length and [e.offset for e in held.entries] == [length] * 3
 
 
+def test_a_ring_that_went_back_to_just_a_window_knows_that_its_first_row_is_gone():
+    """A plain step fed ahead of an answer that ends at the window: to whoever asks later this is no whole beginning."""
+    model = Model(lambda: [RotatingKVCache(W)])
+    held = TargetCache(model.make_cache(), model)
+    for token in range(W + 1):
+        feed(model, held, [token])
+    assert not held.anywhere
+    held.truncate(W)
+    assert held.length == W and not held.anywhere, "row 0 was overwritten by row 8"
+    held.truncate(W - 1)
+    assert held.length == 0, "what cannot be cut is emptied"
+
+
 def test_stock_trim_is_what_these_classes_exist_for():
     """Negative controls: mlx-lm's own trim leaves stale rows in a full ring and behind a concatenated cache."""
     ring, joined = RotatingKVCache(W), ConcatenateKVCache()
