@@ -139,8 +139,14 @@ def _questions(engine: Engine) -> list[Question]:
 def _command(settings: Settings, *flags: str) -> str:
     """What calibrates the same pair."""
     given = ((SETTINGS[name].flag, value) for name, value in settings.from_flags().items())
-    pair = [word for flag, value in given for word in ((flag,) if value is True else (flag, str(value)))]
+    pair = [word for flag, value in given for word in _words(flag, value)]
     return shlex.join(["mlx-dspark", "calibrate", *pair, *flags])
+
+
+def _words(flag: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, bool):
+        return (flag if value else flag.replace("--", "--no-", 1),)
+    return flag, str(value)
 
 
 def _check(engine: Engine, remedy: str, *, as_json: bool) -> int:

@@ -196,7 +196,8 @@ def _remote(settings: Settings, url: str, *, dry_run: bool, as_json: bool) -> in
         print_json(health)
         return 0
     rows = [(name, health.get(name)) for name in ("model", "mode", "drafter", "max_draft", "context_window")]
-    rows += [("warning", warning) for warning in health.get("warnings") or []]
+    warnings = health.get("warnings")
+    rows += [("warning", warning) for warning in (warnings if isinstance(warnings, list) else [])]
     _print_rows(stdout_console(), [(name, str(value)) for name, value in rows if value is not None])
     return 0
 

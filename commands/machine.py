@@ -163,10 +163,17 @@ def _present(model: str, kv_bits: int | None) -> tuple[LoadOptions, Path]:
         if present is None:
             raise ModelNotFound("the demo model is not on this disk yet: run mlx-dspark race once, which fetches it")
         precision, folder = present
-    elif not (folder / "config.json").is_file() or any(folder.glob("*.safetensors")):
+    elif not _has_config(folder) or any(folder.glob("*.safetensors")):
         folder = resolve(model, kind="model", offline=True)
     options = LoadOptions(model=model, drafter="none", mode="baseline", precision=precision, kv_bits=kv_bits)
     return options, folder
+
+
+def _has_config(folder: Path) -> bool:
+    try:
+        return (folder / "config.json").is_file()
+    except OSError:  # a name too long for a path
+        return False
 
 
 def _decode(options: LoadOptions) -> tuple[int, float | None]:

@@ -62,7 +62,7 @@ Told = TypeVar("Told", bound=_Wire)
 
 
 def race_there(server: Client, arms: Sequence[Arm], prompts: Sequence[str], max_tokens: int) -> int:
-    """Race each prompt in turn and print what came of it; exit code 0 identical or tied, 3 diverged.
+    """Race each prompt in turn and print what came of it; exit code 0 identical or tied, 1 an arm failed, 3 diverged.
 
     Raises:
         DSparkError: the server refuses, or the race breaks off.
@@ -72,7 +72,8 @@ def race_there(server: Client, arms: Sequence[Arm], prompts: Sequence[str], max_
         body = {"prompt": prompt, "arms": [_arm(one) for one in arms] or [{"mode": "auto"}], "max_tokens": max_tokens}
         done, verdict = _followed(server.race(body))
         _print(prompt, done, verdict)
-        code = max(code, DIVERGED if verdict.outcome == "diverged" else 0)
+        failed = any(arm.error is not None for arm in done)
+        code = max(code, DIVERGED if verdict.outcome == "diverged" else int(failed))
     return code
 
 
@@ -127,7 +128,8 @@ def _print(prompt: str, done: Sequence[ArmDone], verdict: Verdict) -> None:
     for arm in verdict.arms:
         if arm.position is not None:
             print_lines(console, _difference(arm))
-    print_lines(console, f"verdict: {verdict.outcome or 'none, as an arm failed'}")
+    nothing = "none, as an arm failed" if any(arm.error for arm in done) else "none, as there was nothing to compare"
+    print_lines(console, f"verdict: {verdict.outcome or nothing}")
 
 
 def _difference(arm: Outcome) -> str:

@@ -72,9 +72,10 @@ class Client:
         try:
             with self._http.stream("POST", f"{self.url}/admin/race", json=body) as response:
                 if not response.is_success:
-                    raise self._refusal(response.status_code, _json(response.read()), "/admin/race")
-                for line in response.iter_lines():
-                    event = _json(line[len("data:") :].encode()) if line.startswith("data:") else None
+                    told = self._bounded(response.iter_bytes(), "/admin/race")
+                    raise self._refusal(response.status_code, _json(told), "/admin/race")
+                for line in self._lines(response.iter_bytes(), "/admin/race"):
+                    event = _json(line[len(b"data:") :]) if line.startswith(b"data:") else None
                     if event is not None and "error" in event and event.get("type") == "error":
                         raise self._refusal(500, event, "/admin/race")
                     if event is not None:
@@ -119,11 +120,7 @@ class Client:
 
         try:
             with self._http.stream(method, self.url + route, **content) as response:
-                raw = b""
-                for chunk in response.iter_bytes():
-                    raw += chunk
-                    if len(raw) > _ANSWER_BYTES:
-                        raise NetworkError(f"{self.url}{route} answers without end: this is no mlx-dspark server")
+                raw = self._bounded(response.iter_bytes(), route)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
         answer = _json(raw)
@@ -132,6 +129,23 @@ class Client:
                 raise NetworkError(f"{self.url}{route} does not answer in JSON: this is no mlx-dspark server")
             return answer
         raise self._refusal(response.status_code, answer, route)
+
+    def _bounded(self, chunks: Iterator[bytes], route: str) -> bytes:
+        raw = b""
+        for chunk in chunks:
+            raw += chunk
+            if len(raw) > _ANSWER_BYTES:
+                raise NetworkError(f"{self.url}{route} answers without end: this is no mlx-dspark server")
+        return raw
+
+    def _lines(self, chunks: Iterator[bytes], route: str) -> Iterator[bytes]:
+        """Lines of a stream without end, none of which may be."""
+        rest = b""
+        for chunk in chunks:
+            *lines, rest = (rest + chunk).split(b"\n")
+            if len(rest) > _ANSWER_BYTES:
+                raise NetworkError(f"{self.url}{route} sends a line without end: this is no mlx-dspark server")
+            yield from lines
 
     def _unreachable(self, error: Exception) -> NetworkError:
         why = str(error) or type(error).__name__
@@ -179,10 +193,14 @@ def _loopback(parts: Any) -> bool:
 
 def _json(raw: bytes) -> dict[str, Any] | None:
     try:
-        answer = json.loads(raw)
+        answer = json.loads(raw, parse_constant=_no_number)
     except (ValueError, RecursionError):
         return None
     return answer if isinstance(answer, dict) else None
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _text(value: object) -> str:

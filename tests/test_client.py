@@ -108,3 +108,18 @@ def test_a_proxy_is_not_asked_for_this_machines_own_addresses(monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with ContractServer() as server:
         assert load(server)[-1] == READY
+
+
+@pytest.mark.parametrize("answer", [b'{"status": NaN}', b'{"status": "ready", "x": -Infinity}'])
+def test_what_is_no_json_is_not_taken_for_it(answer):
+    with ContractServer(refusal=(200, answer)) as server, pytest.raises(NetworkError, match="does not answer in JSON"):
+        load(server)
+
+
+def test_a_line_without_end_is_given_up(monkeypatch):
+    monkeypatch.setattr(client, "_ANSWER_BYTES", 1000)
+    with Client("http://127.0.0.1:1", None) as asking:
+        lines = asking._lines(iter([b"data: {}\nda", b"ta: 1\n", *[b"a" * 300] * 5]), "/admin/race")
+        assert [next(lines), next(lines)] == [b"data: {}", b"data: 1"]
+        with pytest.raises(NetworkError, match="a line without end"):
+            next(lines)

@@ -9,6 +9,8 @@ Points = tuple[tuple[int, float], ...]
 
 # A step this large against the cost of one row is a knee (field report B5).
 _KNEE_SHARE = 0.15
+# Costs are divided by a plain step's.
+_LEAST_MS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class CostModel:
         first, *deeper = sorted(levels, key=lambda level: level.tokens)
         if ahead_ms is not None:
             saved = interpolate(first.verify, 1) - ahead_ms
-            deeper = [replace(level, ahead_ms=max(interpolate(level.verify, 1) - saved, 0.0)) for level in deeper]
+            deeper = [replace(level, ahead_ms=max(interpolate(level.verify, 1) - saved, _LEAST_MS)) for level in deeper]
         return cls(first.verify, first.draft, source, ahead_ms, first.tokens, tuple(deeper), host)
 
     @property

@@ -34,7 +34,8 @@ NOTES = {
 DrafterBits = Literal[2, 3, 4, 5, 6, 8, 16]
 Positive = Annotated[float, Field(gt=1e-9, lt=1e12)]
 Share = Annotated[float, Field(ge=0, lt=1e12)]
-Table = dict[Annotated[int, Field(ge=1)], Positive]
+Table = dict[Annotated[int, Field(ge=1, le=10**6)], Positive]
+Chance = Annotated[float, Field(ge=0, le=1)]
 Kind = Literal["baseline", "lookup", "drafter"]
 
 
@@ -44,7 +45,8 @@ def _counted(pair: list[int]) -> list[int]:
     return pair
 
 
-Counts = list[Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2), AfterValidator(_counted)]]
+Counted = Annotated[int, Field(ge=0, le=10**9)]
+Counts = list[Annotated[list[Counted], Field(min_length=2, max_length=2), AfterValidator(_counted)]]
 
 
 class _Strict(BaseModel):
@@ -158,7 +160,7 @@ class DerivedSetting(_Strict):
     mode: Kind
     cap: Annotated[int, Field(ge=0)]
     lookup: bool
-    confidence: Share
+    confidence: Chance
     speedup: Positive
     low: Share
     tried: str
@@ -170,11 +172,11 @@ class Derived(_Strict):
     mode: Kind
     auto_cap: Annotated[int, Field(ge=0)] | Literal["auto"]
     auto_lookup: bool
-    auto_confidence: Share = 0.0
+    auto_confidence: Chance = 0.0
     auto_speedup: dict[str, Positive]
     cap: Annotated[int, Field(ge=0)]
     lookup: bool
-    confidence: Share
+    confidence: Chance
     speedup: Positive
     low: Share
     reason: str

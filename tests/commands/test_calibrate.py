@@ -145,3 +145,10 @@ def test_p10_no_figure_is_cut_on_a_narrow_terminal(width):
             assert f"{ms:.1f} ms" in text
     for speedup in profile.derived.auto_speedup.values():
         assert f"{speedup:.2f}x" in text
+
+
+def test_a_remedy_is_a_command_that_can_be_given():
+    from dspark.commands.calibrate import _words
+
+    assert _words("--sdpa-split", False) == ("--no-sdpa-split",) and _words("--sdpa-split", True) == ("--sdpa-split",)
+    assert _words("--kv-bits", 4) == ("--kv-bits", "4")

@@ -210,3 +210,8 @@ def test_the_demo_model() -> None:
     found = told("--model", "demo")["model"]
     assert found["traffic"]["caches"][0]["layers"] == 30
     assert command.PROMPT
+
+
+def test_a_name_too_long_for_a_path_is_a_model_that_is_not_there():
+    with pytest.raises(ModelNotFound):
+        command._present("x" * 5000, None)

@@ -39,9 +39,16 @@ def test_an_arm_that_failed_is_marked(capsys):
     with ContractServer() as server:
         failed = {"type": "arm_done", "arm": 1, "label": "dspark", "error": "not finite"}
         server.race = (*RACE[:4], failed, {"type": "verdict", "outcome": None, "arms": []}, RACE[-1])
-        assert run(["race", "--url", server.url, "--prompt", "x"]) == 0
+        assert run(["race", "--url", server.url, "--prompt", "x"]) == 1, "as a local race"
     out = capsys.readouterr().out
     assert "not finite" in out and "as an arm failed" in out
+
+
+def test_plain_decoding_alone_is_no_failure(capsys):
+    with ContractServer() as server:
+        server.race = (*RACE[:3], {"type": "verdict", "outcome": None, "arms": []}, RACE[-1])
+        assert run(["race", "--url", server.url, "--prompt", "x"]) == 0
+    assert "nothing to compare" in capsys.readouterr().out
 
 
 def test_a_race_that_breaks_off_is_an_error(capsys):

@@ -97,6 +97,8 @@ BROKEN = {
     "no mapping": ("- 1\n- 2\n", "holds no profile"),
     "null curves": (to_yaml(made()).split("\ncurves:")[0] + "\ncurves: null\n", "wrong value at"),
     "nan": (_with(a=("lookup_ms: 0.003", "lookup_ms: .nan")), "curves.lookup_ms"),
+    "a width beyond all": (_with(a=("verify_ms: {1: ", f"verify_ms: {{{10**400}: ")), "verify_ms"),
+    "a host that never was": (_with(a=("host: null", "host: {wait_ms: .nan, overlap_ms: 0.0}")), "host.wait_ms"),
     "negative": (_with(a=("verify_ms: {1: ", "verify_ms: {1: -")), "verify_ms"),
     "text for a number": (_with(a=("seconds: 50.0", "seconds: '50'")), "measured.seconds"),
     "of the future": (_with(a=("schema: 1", "schema: 9")), "newer mlx-dspark (schema 9"),
