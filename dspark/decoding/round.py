@@ -22,8 +22,7 @@ from dspark.tuning.pilot import PLAIN, Outcome, Pilot, Plan
 class Submission:
     """A round that the device may still be computing. Arrays are lazy; `start` is the cache length before it.
 
-    `confidences` are a draft's, and None where nobody wants them; `waited` tells that they were read before `verified`
-    was set.
+    `confidences` are a draft's, and None where nobody wants them.
     """
 
     plan: Plan
@@ -32,7 +31,6 @@ class Submission:
     verified: int
     match_length: int
     confidences: mx.array | None
-    waited: bool
     choices: mx.array
     peaks: mx.array
     rows: mx.array | None
@@ -148,10 +146,7 @@ class Rounds:
         sequence.tally.target_forwards += 1
         extra = [*_some(rows), *([] if logprobs is None else logprobs.arrays)]
         mx.async_eval(choices, peaks, *extra)
-        waited = plan.confidences == "first" and confidences is not None
-        return Submission(
-            plan, start, proposals, verified, match.length, confidences, waited, choices, peaks, rows, logprobs
-        )
+        return Submission(plan, start, proposals, verified, match.length, confidences, choices, peaks, rows, logprobs)
 
     def read(self, sequence: Sequence, submission: Submission) -> Reading:
         """Wait for a round, decide what is accepted, and give back the rest of the cache.
@@ -177,7 +172,7 @@ class Rounds:
             submission.match_length,
             _values(submission.confidences),
             sequence.cache.length,
-            submission.waited,
+            submission.plan.confidences == "first" and submission.confidences is not None,
         )
         logprobs = () if submission.logprobs is None else submission.logprobs.read(accepted + 1)
         return Reading((*proposals[:accepted], choices[accepted]), outcome, logprobs)

@@ -8,6 +8,7 @@ from typing import Any
 
 from dspark.errors import StorageError, UsageError
 from dspark.hub import shelves
+from dspark.regular import special
 from dspark.settings import file
 from dspark.settings.kinds import ApiKey
 from dspark.settings.table import (
@@ -140,7 +141,7 @@ def api_key(settings: Settings) -> str | None:
             return settings.server.api_key
     path = shelves.expanded(str(named.value), str(named.place))
     try:
-        if path.exists() and not (path.is_file() or path.is_fifo()):
+        if special(path) and not path.is_fifo():
             raise UsageError(f"{named.place}: {path} is no file")
         with path.open("rb") as stream:
             line = stream.read(_KEY_FILE_BYTES).decode("utf-8", "replace").partition("\n")[0].rstrip("\r")
